@@ -1,0 +1,151 @@
+//! `run_main`: parse, run, map the outcome to an exit code. The one place that prints errors.
+
+use std::io::Write;
+use std::panic::{self, AssertUnwindSafe};
+
+use clap::{CommandFactory, Parser};
+use serde::Serialize;
+
+use super::{config_file, signals};
+use crate::format::atomic::remove_temporaries;
+use crate::{Error, Result};
+
+/// Parses the command line (and `--config`), runs the tool and ends the process.
+///
+/// Prints an error as one line `tool: place: fact; remedy` and exits with its code. A closed pipe
+/// downstream is a quiet success, a panic is one line and exit 1, and no destructors of foreign
+/// libraries run (libtorch's take 90 ms): every file is closed by then.
+pub fn run_main<A>(run: impl FnOnce(A) -> Result<()>) -> !
+where
+    A: Parser + CommandFactory + Serialize,
+{
+    let command = command::<A>();
+    let tool = command.get_name().to_owned();
+    install_panic_hook(&tool);
+    signals::install();
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| start(command, run)));
+    let code = match outcome {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => {
+            report(&tool, &error);
+            error.exit_code()
+        }
+        Err(_) => 1, // the hook has printed its line
+    };
+    leave(code)
+}
+
+/// Ends the process now: flushes the standard streams, removes unfinished files, skips destructors.
+pub(super) fn leave(code: i32) -> ! {
+    let _ = std::io::stdout().flush();
+    let _ = std::io::stderr().flush();
+    remove_temporaries();
+    // SAFETY: _exit takes any status and never returns; nothing of ours is left to run.
+    unsafe { libc::_exit(code) }
+}
+
+fn command<A: CommandFactory>() -> clap::Command {
+    A::command()
+        .args_override_self(true)
+        .arg(
+            clap::Arg::new("config_file")
+                .long("config")
+                .value_name("FILE.json")
+                .help("Options from a JSON object; a flag typed here wins")
+                .display_order(9000),
+        )
+        .arg(
+            clap::Arg::new("print_config")
+                .long("print-config")
+                .action(clap::ArgAction::SetTrue)
+                .help("Print the resolved options as JSON and stop")
+                .display_order(9001),
+        )
+}
+
+fn start<A>(command: clap::Command, run: impl FnOnce(A) -> Result<()>) -> Result<()>
+where
+    A: Parser + CommandFactory + Serialize,
+{
+    let prepared = config_file::prepare(std::env::args_os().collect(), &command)?;
+    let matches = match command.try_get_matches_from(prepared.argv) {
+        Ok(matches) => matches,
+        Err(error) => return finish_clap(error),
+    };
+    let args = match A::from_arg_matches(&matches) {
+        Ok(args) => args,
+        Err(error) => return finish_clap(error),
+    };
+    if prepared.print_config {
+        let text = serde_json::to_string_pretty(&args)
+            .map_err(|e| Error::usage(format!("--print-config: {e}")))?;
+        let mut out = std::io::stdout().lock();
+        return writeln!(out, "{text}").map_err(|e| Error::write("stdout", e));
+    }
+    run(args)
+}
+
+/// Help and version go to stdout and succeed; a wrong call becomes one line.
+fn finish_clap(error: clap::Error) -> Result<()> {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            error.print().map_err(|e| Error::write("stdout", e))
+        }
+        _ => Err(Error::usage(one_line(&error.to_string()))),
+    }
+}
+
+/// Clap's several lines as one sentence, without its "error:" and usage block.
+fn one_line(text: &str) -> String {
+    let mut words = Vec::new();
+    for line in text.lines() {
+        let line = line.trim();
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        if !line.is_empty() {
+            words.push(line.strip_prefix("error: ").unwrap_or(line));
+        }
+    }
+    format!("{}; see --help", words.join(" "))
+}
+
+fn report(tool: &str, error: &Error) {
+    if matches!(error, Error::BrokenPipe) {
+        return;
+    }
+    // One line whatever a path or a foreign message holds.
+    let text = error.to_string().replace(['\n', '\r'], " ");
+    let _ = writeln!(std::io::stderr(), "{tool}: {text}");
+}
+
+fn install_panic_hook(tool: &str) {
+    let tool = tool.to_owned();
+    panic::set_hook(Box::new(move |info| {
+        let message = info
+            .payload()
+            .downcast_ref::<&str>()
+            .map(|s| s.to_string())
+            .or_else(|| info.payload().downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        let first = message.lines().next().unwrap_or("").to_owned();
+        let place = info.location().map(|l| format!("{}:{}", l.file(), l.line()));
+        let place = place.unwrap_or_default();
+        let _ = writeln!(std::io::stderr(), "{tool}: internal error at {place}: {first}");
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_call_is_one_line_without_usage() {
+        let text = "error: unexpected argument '--x' found\n\n  tip: a similar one\n\nUsage: t\n";
+        assert_eq!(
+            one_line(text),
+            "unexpected argument '--x' found tip: a similar one; see --help"
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! SIGINT and SIGTERM.
+//!
+//! By default a signal removes the unfinished files and ends the process with 128 + its number. A
+//! tool that has something to save calls [`finish_on_signal`] and then asks [`interrupted`]; a
+//! second signal ends it at once all the same.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::{Error, Result};
+
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+static FINISH_FIRST: AtomicBool = AtomicBool::new(false);
+
+/// Starts the thread that waits for signals. Without it (no thread to be had) the default
+/// disposition stays, which also ends the process.
+pub(super) fn install() {
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let first = RECEIVED.swap(signal, Ordering::SeqCst) == 0;
+            if !(first && FINISH_FIRST.load(Ordering::SeqCst)) {
+                super::run::leave(128 + signal);
+            }
+        }
+    });
+}
+
+/// From now on the first signal is only noted, for [`interrupted`] to report.
+pub fn finish_on_signal() {
+    FINISH_FIRST.store(true, Ordering::SeqCst);
+}
+
+/// The error to end with, once a signal has come.
+///
+/// # Errors
+/// [`Error::Interrupted`] after SIGINT or SIGTERM.
+pub fn interrupted() -> Result<()> {
+    match RECEIVED.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        signal => Err(Error::Interrupted(signal)),
+    }
+}

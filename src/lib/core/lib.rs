@@ -1,0 +1,25 @@
+//! The light half of the toolkit: file formats, orders, tokens, model configurations and
+//! command-line manners. Nothing here names a tensor library, so a tool built on this crate alone
+//! starts in milliseconds.
+//!
+//! Rooms, from the top; a room may use those listed after it, never one before it:
+//!
+//! | room | owns |
+//! |---|---|
+//! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
+//! | [`config`] | model configurations and the table of parameters that each one implies |
+//! | [`orders`] | permutations: the SPEC grammar, generation, validation |
+//! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
+//! | [`format`] | every byte that is written: shards, orders, checkpoints, records |
+//! | [`rng`] | the frozen counter-based generator behind every draw |
+//! | [`error`] | the error type and its exit codes |
+
+pub mod cli;
+pub mod config;
+pub mod error;
+pub mod format;
+pub mod orders;
+pub mod rng;
+pub mod tokens;
+
+pub use error::{Error, Result};

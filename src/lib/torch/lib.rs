@@ -1,0 +1,2 @@
+//! torch
+pub use tch;

@@ -1,0 +1,15 @@
+//! The light tools do not load libtorch.
+
+use std::process::Command;
+
+#[test]
+fn light_tools_do_not_link_libtorch() {
+    for path in [env!("CARGO_BIN_EXE_ao-orders")] {
+        let out = Command::new("readelf").args(["-d", path]).output().expect("binutils");
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(text.contains("NEEDED"), "{path}: readelf printed no libraries");
+        for library in ["torch", "c10", "gomp"] {
+            assert!(!text.contains(library), "{path} needs {library}: {text}");
+        }
+    }
+}
