@@ -13,6 +13,8 @@ use crate::error::IoContext;
 
 pub mod atomic;
 pub mod jsonl;
+pub mod manifest;
+pub mod shard;
 
 /// Maps a file into memory for reading. An empty file gives an empty slice.
 ///

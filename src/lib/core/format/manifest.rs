@@ -1,0 +1,236 @@
+//! The manifest of a shard folder, `manifest.json`.
+//!
+//! - It is written first with `"complete": false`, again at every checkpoint of the writer, and last
+//!   with `"complete": true`. A reader refuses a folder that is not complete.
+//! - Unknown keys are skipped; a version above [`VERSION`] is refused.
+//! - Shard names are plain file names of the folder.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::atomic::AtomicFile;
+use super::shard::Width;
+use crate::error::IoContext;
+use crate::{Error, Result};
+
+/// The file's name in its folder.
+pub const FILE_NAME: &str = "manifest.json";
+/// The version that this tool writes.
+pub const VERSION: u32 = 1;
+
+/// What a shard folder holds and what made it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// `ao-shards`.
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Whether every shard is there; written last.
+    pub complete: bool,
+    /// Tool and version that wrote it.
+    pub created_by: String,
+    /// The tokenizer; `None` for ids that came without one.
+    pub tokenizer: Option<TokenizerEntry>,
+    /// Real ids: every token is below it.
+    pub vocab_size: usize,
+    /// The id that ends each document; `None` where documents end without one.
+    pub eos_id: Option<u32>,
+    /// How wide tokens are in the shards.
+    pub token_type: Width,
+    /// How documents become blocks.
+    pub packing: Packing,
+    /// The detokenizer that the text went through, or `none`.
+    #[serde(default)]
+    pub detokenizer: String,
+    /// Documents, tokens, bytes and whatever was dropped or repaired.
+    pub totals: Totals,
+    /// The shards, in reading order.
+    pub shards: Vec<ShardEntry>,
+    /// The command line.
+    #[serde(default)]
+    pub argv: Vec<String>,
+    /// The resolved options.
+    #[serde(default)]
+    pub config: serde_json::Value,
+    /// Where an unfinished writer can go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<ResumePoint>,
+}
+
+/// The tokenizer of a shard folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenizerEntry {
+    /// `gpt2`, or the file it was read from.
+    pub name: String,
+    /// XXH3 (64 bits, hexadecimal) of the folder's `tokenizer.json`.
+    pub hash: String,
+}
+
+/// How documents become blocks of `block_size` tokens when they are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "lowercase")]
+pub enum Packing {
+    /// Documents one after another, cut every `block_size` tokens; the last block may be short.
+    Stream,
+    /// A block holds tokens of one document only; longer ones make several blocks.
+    Document,
+    /// The published loaders' rule: batches of `rows` documents, in each of `procs` contiguous
+    /// parts, are cut into whole blocks and the remainder of each batch is dropped.
+    Compat {
+        /// Documents per batch.
+        rows: u64,
+        /// Parts the documents are first split into.
+        procs: u64,
+    },
+}
+
+impl Packing {
+    /// Whether the documents' lengths lie beside the shards.
+    pub fn needs_lengths(self) -> bool {
+        self != Packing::Stream
+    }
+}
+
+/// Counts that add up: every input document is written, or is in one of the dropped counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Documents written.
+    pub documents: u64,
+    /// Tokens written, with each document's end token.
+    pub tokens: u64,
+    /// Bytes of text (UTF-8, after the detokenizer) that the tokens stand for.
+    pub bytes_of_text: u64,
+    /// Documents of no text that were left out.
+    pub empty_documents_dropped: u64,
+    /// Byte sequences that were not UTF-8 and became U+FFFD.
+    pub invalid_utf8_replaced: u64,
+    /// Byte-order marks taken off the start of inputs.
+    pub byte_order_marks_removed: u64,
+    /// Line ends of carriage return and line feed that were taken for a line feed.
+    pub carriage_returns_removed: u64,
+}
+
+/// One shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardEntry {
+    /// The file's name in the folder.
+    pub file: String,
+    /// Tokens in it.
+    pub tokens: u64,
+    /// Documents that end in it.
+    pub documents: u64,
+    /// Bytes of text of these documents.
+    pub bytes_of_text: u64,
+    /// XXH3 (64 bits, hexadecimal) of the file.
+    pub xxh3: String,
+}
+
+/// What an unfinished writer had safely on the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumePoint {
+    /// Documents read from the inputs, in their order, whatever became of them.
+    pub documents_read: u64,
+    /// The shard that was open, cut to this state.
+    pub open: ShardEntry,
+}
+
+impl Manifest {
+    /// Reads the manifest of `folder`, complete or not.
+    ///
+    /// # Errors
+    /// When it is missing, is no manifest, is of a later version or names a file outside the
+    /// folder.
+    pub fn read(folder: &Path) -> Result<Manifest> {
+        let path = folder.join(FILE_NAME);
+        let bytes = match std::fs::read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && folder.is_dir() => {
+                let hint = if folder.join("train").join(FILE_NAME).is_file() {
+                    "; it has train and val folders, name one of them"
+                } else {
+                    "; make the folder with ao-tokenize -o"
+                };
+                return Err(Error::input_at(
+                    folder,
+                    format!("no {FILE_NAME}, so not a shard folder{hint}"),
+                ));
+            }
+            other => other.reading(&path)?,
+        };
+        Manifest::parse(&path, &bytes)
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Manifest> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: Option<String>,
+            version: Option<u32>,
+        }
+        let bad = |message: String| Error::input_at(path, message);
+        let head: Head = serde_json::from_slice(bytes)
+            .map_err(|e| bad(format!("not a manifest: {e}; rebuild the folder")))?;
+        if head.format.as_deref() != Some("ao-shards") {
+            return Err(bad("not a manifest of token shards (format is not ao-shards)".into()));
+        }
+        if head.version != Some(VERSION) {
+            return Err(bad(format!(
+                "version {}, this tool reads version {VERSION}; rebuild the folder with this \
+                 version's ao-tokenize",
+                head.version.map_or("missing".into(), |v| v.to_string())
+            )));
+        }
+        let manifest: Manifest = serde_json::from_slice(bytes)
+            .map_err(|e| bad(format!("not a manifest: {e}; rebuild the folder")))?;
+        for shard in &manifest.shards {
+            let plain = Path::new(&shard.file).file_name().is_some_and(|n| *n == *shard.file);
+            if !plain {
+                return Err(bad(format!("'{}' is no plain file name", shard.file)));
+            }
+        }
+        if let Packing::Compat { rows, procs } = manifest.packing
+            && (rows == 0 || procs == 0)
+        {
+            return Err(bad("compat packing needs rows and procs of at least 1".into()));
+        }
+        if let Some(eos) = manifest.eos_id
+            && eos as usize >= manifest.vocab_size
+        {
+            return Err(bad(format!(
+                "eos_id {eos} lies outside the vocabulary of {}",
+                manifest.vocab_size
+            )));
+        }
+        Ok(manifest)
+    }
+
+    /// Writes the manifest into `folder`, whole or not at all, over an older one.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let mut bytes = serde_json::to_vec_pretty(self)
+            .map_err(|e| Error::usage(format!("the manifest cannot be written: {e}")))?;
+        bytes.push(b'\n');
+        AtomicFile::write(&folder.join(FILE_NAME), &bytes, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_versions_and_paths_out_of_the_folder_are_refused() {
+        let path = Path::new("m");
+        let parse = |text: &str| Manifest::parse(path, text.as_bytes()).unwrap_err().to_string();
+        assert!(parse("{\"format\":\"ao-shards\",\"version\":2}").contains("version 2"));
+        assert!(parse("{}").contains("not a manifest"));
+        assert!(parse("[").contains("not a manifest"));
+        let escape = "{\"format\":\"ao-shards\",\"version\":1,\"complete\":true,\"created_by\":\"x\",\
+            \"vocab_size\":2,\"eos_id\":null,\"tokenizer\":null,\"token_type\":\"u16\",\
+            \"packing\":{\"rule\":\"stream\"},\"totals\":{},\"shards\":[{\"file\":\"../x\",\
+            \"tokens\":0,\"documents\":0,\"bytes_of_text\":0,\"xxh3\":\"\"}]}";
+        assert!(parse(escape).contains("no plain file name"));
+    }
+}
