@@ -1,0 +1,76 @@
+# Sets up, builds, tests and runs the toolkit. Everything stays inside this checkout.
+#
+#   make pipelines/lm1b-small     the whole chain on real text
+#   make test                     every test
+#
+# DEVICE=cpu|cuda   which libtorch to fetch and where to compute (default: cuda when nvidia-smi answers)
+# LIBTORCH=FOLDER   a libtorch 2.11.0 of your own instead of the fetched one
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules
+
+DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+ifeq ($(filter cpu cuda,$(DEVICE)),)
+  $(error DEVICE=$(DEVICE): allowed are cpu and cuda)
+endif
+
+# The value of .cargo/config.toml, spelt alike: another spelling would build libtorch's bindings anew.
+OWN_LIBTORCH := $(CURDIR)/.libtorch
+LIBTORCH ?= $(OWN_LIBTORCH)
+export LIBTORCH
+
+BIN := $(or $(CARGO_TARGET_DIR),target)/release
+
+include $(sort $(wildcard pipelines/*.mk))
+
+.PHONY: help
+help:
+	@echo 'make pipelines/lm1b-small   real text to a trained any-order GPT, its samples and scores (CPU: 10 minutes)'
+	@echo '                            LM1B=FILE.tar.gz|FOLDER for the One Billion Word data, SIZE=cpu|gpu'
+	@echo 'make pipelines/toy          the same chain on text in testdata/, under a minute'
+	@echo 'make test                   every test'
+	@echo 'make bench                  speed of the stages on this machine'
+	@echo 'make build                  the programs, into $(BIN)/'
+	@echo 'make libtorch               fetch libtorch 2.11.0 into .libtorch/'
+	@echo 'make lint                   formatting, clippy and documentation'
+	@echo 'make clean-runs             remove what the pipelines made'
+	@echo 'DEVICE=$(DEVICE) here; DEVICE=cpu or DEVICE=cuda picks by hand'
+
+# Fetches once. A CUDA libtorch also serves DEVICE=cpu; a CPU one is replaced for DEVICE=cuda, and
+# what was linked against it is built anew.
+.PHONY: libtorch
+libtorch:
+ifeq ($(LIBTORCH),$(OWN_LIBTORCH))
+	@set -e; kind=$$(cat .libtorch/kind 2>/dev/null || echo none); \
+	if [ -e .libtorch/lib ] && { [ $$kind = $(DEVICE) ] || [ $$kind = cuda ]; }; then exit 0; fi; \
+	pipelines/need.sh python; \
+	if [ $$kind != none ]; then cargo clean -q --release -p torch-sys -p tch -p ao-torch -p ao; fi; \
+	pipelines/fetch-libtorch.sh .libtorch $(DEVICE)
+else
+	@[ -e '$(LIBTORCH)/lib' ] || { echo 'make: LIBTORCH=$(LIBTORCH) has no lib folder; unset it and make fetches one' >&2; exit 2; }
+endif
+
+.PHONY: build
+build: toolchain libtorch
+	cargo build --release
+
+.PHONY: toolchain
+toolchain:
+	@pipelines/need.sh cargo c++
+
+.PHONY: test
+test: toolchain libtorch
+	@pipelines/run-tests.sh --release --workspace
+
+.PHONY: lint
+lint: toolchain libtorch
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --release --workspace --no-deps
+
+.PHONY: clean-runs
+clean-runs:
+	rm -rf runs
