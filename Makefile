@@ -24,6 +24,9 @@ export LIBTORCH
 
 BIN := $(or $(CARGO_TARGET_DIR),target)/release
 
+# Shell test for a recipe: the run folder $1 has a checkpoint and none of its inputs $2 is newer.
+resumable = [ -e $1/latest ] && [ -z "$$(find $2 -newer $1/config.json)" ]
+
 include $(sort $(wildcard pipelines/*.mk))
 
 .PHONY: help

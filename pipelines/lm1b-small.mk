@@ -1,0 +1,124 @@
+# Real text to a trained any-order GPT, its samples and its scores.
+#
+#   make pipelines/lm1b-small                       about ten minutes on two cores
+#   make pipelines/lm1b-small LM1B=FILE.tar.gz      the One Billion Word data as released, or its folder
+#   make pipelines/lm1b-small SIZE=gpu              the paper's 124M recipe (the default where a GPU answers)
+#   make runs/lm1b-small/samples.jsonl              any file of the chain alone
+#   rm -r runs/lm1b-small                           to start over
+#
+# What is there is kept and an interrupted training goes on, so the same settings must be given
+# again; RUN=runs/other holds a second set beside the first.
+
+RUN ?= runs/lm1b-small
+SIZE ?= $(if $(filter cuda,$(DEVICE)),gpu,cpu)
+LM1B ?=
+
+LM1B_SPEC := mix:0.1*l2r+0.9*uniform
+ifeq ($(SIZE),cpu)
+# Sizes that end within ten minutes on two cores.
+LM1B_MODEL := configs/ao-gpt-lm1b-cpu.json
+LM1B_VOCABULARY := --train-tokenizer 4096
+LM1B_FILES := 1
+STEPS ?= 600
+LM1B_BATCH := 32# x 128 tokens = 4,096 tokens a step
+LM1B_ROWS := $(shell expr $(STEPS) \* 32)
+LM1B_ORDERS := $(RUN)/orders.npy
+LM1B_EMA := 0.99
+LM1B_TRAIN := --batch-size $(LM1B_BATCH) --lr 2e-3 --min-lr 2e-4 --warmup 60 --decay-steps $(STEPS) \
+  --weight-decay 0.05 --ema 0.99,0.999 --dtype bf16 --eval-every 200 --save-every 100 --keep-last 3
+LM1B_SCORE := --max-sequences 512 --dtype bf16
+LM1B_MC := 2
+LM1B_SAMPLE := --n 16 --steps 128
+else ifeq ($(SIZE),gpu)
+# AO-GPT's small model and schedule (arXiv 2506.19935, table 4 and its published configuration). Its
+# released weights are those of step 250,000: days on one GPU, so STEPS=20000 is a sensible look.
+LM1B_MODEL := configs/ao-gpt-124m.json
+LM1B_VOCABULARY := --tokenizer gpt2
+LM1B_FILES := all
+STEPS ?= 250000
+LM1B_BATCH := 16# x 64 accumulated x 1,024 tokens = 1,048,576 tokens a step
+LM1B_ORDERS := $(LM1B_SPEC)# 256 M rows of 2 kB would not fit a disk: the trainer draws them itself
+LM1B_EMA := 0.9999
+LM1B_TRAIN := --batch-size $(LM1B_BATCH) --accumulate 64 --lr 6e-4 --min-lr 6e-5 --warmup 2000 --decay-steps 500000 \
+  --weight-decay 0.05 --beta1 0.9 --beta2 0.95 --grad-clip 1 --ema 0.9999,0.999 --dtype bf16 \
+  --eval-every 1000 --save-every 1000 --keep-last 3
+LM1B_SCORE := --dtype bf16
+LM1B_MC := 10
+LM1B_SAMPLE := --n 32 --steps 1024
+else
+$(error SIZE=$(SIZE): allowed are cpu and gpu)
+endif
+
+LM1B_CKPT_raw := $(RUN)/train --weights raw
+LM1B_CKPT_ema := $(RUN)/train --weights ema:$(LM1B_EMA)
+LM1B_CKPT_mean := $(RUN)/mean.st
+LM1B_SCORES := $(foreach w,raw ema mean,$(RUN)/scores/$w-any.jsonl $(RUN)/scores/$w-l2r.jsonl)
+
+.PHONY: pipelines/lm1b-small
+pipelines/lm1b-small: $(RUN)/summary.json
+	@$(BIN)/ao-summary --show $(RUN)/summary.json
+
+# The settings that everything below was made with. Others are refused rather than mixed.
+LM1B_SETTINGS := LM1B=$(LM1B) SIZE=$(SIZE) STEPS=$(STEPS)
+.PHONY: lm1b-settings
+lm1b-settings:
+	@mkdir -p $(RUN)
+	@[ -e $(RUN)/settings ] || echo '$(LM1B_SETTINGS)' >$(RUN)/settings
+	@[ "$$(cat $(RUN)/settings)" = '$(LM1B_SETTINGS)' ] || { \
+	  echo "make: $(RUN) was made with $$(cat $(RUN)/settings), now $(LM1B_SETTINGS); give the same, another RUN=FOLDER, or remove it" >&2; exit 2; }
+
+# The corpus, as text files below corpus/train and, for LM1B, corpus/heldout.
+$(RUN)/corpus/name: | lm1b-settings
+	@pipelines/fetch-corpus.sh $(RUN)/corpus $(LM1B_FILES) '$(LM1B)'
+
+ifneq ($(LM1B),)
+$(RUN)/shards/train/manifest.json: $(RUN)/corpus/name | lm1b-settings build
+	rm -rf $(@D)
+	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --detokenizer lm1b -o $(@D) $(RUN)/corpus/train/*
+
+$(RUN)/shards/val/manifest.json: $(RUN)/shards/train/manifest.json | lm1b-settings build
+	rm -rf $(@D)
+	$(BIN)/ao-tokenize --tokenizer $(RUN)/shards/train/tokenizer.json --detokenizer lm1b -o $(@D) $(RUN)/corpus/heldout/*
+else
+# A speech a line; whole speeches are held out.
+$(RUN)/shards/train/manifest.json: $(RUN)/corpus/name | lm1b-settings build
+	rm -rf $(RUN)/shards
+	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --split val=0.05 -o $(RUN)/shards $(RUN)/corpus/train/*
+
+$(RUN)/shards/val/manifest.json: $(RUN)/shards/train/manifest.json ;
+endif
+
+# One order a training sequence: a tenth left to right, the rest shuffled.
+$(RUN)/orders.npy: | lm1b-settings build
+	$(BIN)/ao-orders '$(LM1B_SPEC)' --block-size 128 --count $(LM1B_ROWS) --seed 1 --force -o $@
+
+# Training goes on from its last checkpoint where there is one.
+$(RUN)/train.done: $(RUN)/shards/train/manifest.json $(RUN)/shards/val/manifest.json $(filter %.npy,$(LM1B_ORDERS)) $(LM1B_MODEL) | lm1b-settings build
+	if $(call resumable,$(RUN)/train,$^); then \
+	  $(BIN)/ao-train --resume $(RUN)/train; \
+	else \
+	  rm -rf $(RUN)/train; \
+	  $(BIN)/ao-train --model $(LM1B_MODEL) --shards $(RUN)/shards/train --val-shards $(RUN)/shards/val \
+	    --orders '$(LM1B_ORDERS)' --out $(RUN)/train --steps $(STEPS) $(LM1B_TRAIN) --seed 1 --device $(DEVICE); \
+	fi
+	touch $@
+
+# The plain mean of the last checkpoints.
+$(RUN)/mean.st: $(RUN)/train.done | lm1b-settings build
+	$(BIN)/ao-ema --mean $(RUN)/train/checkpoints/step-*/model.st --force -o $@
+
+# Any-order and left-to-right scores of the held-out text, for each set of weights.
+$(RUN)/scores/%-any.jsonl: $(RUN)/mean.st $(RUN)/shards/val/manifest.json | lm1b-settings build
+	mkdir -p $(@D)
+	$(BIN)/ao-score --ckpt $(LM1B_CKPT_$*) --shards $(RUN)/shards/val --orders uniform --mc $(LM1B_MC) $(LM1B_SCORE) --seed 1 --device $(DEVICE) --force -o $@
+
+$(RUN)/scores/%-l2r.jsonl: $(RUN)/mean.st $(RUN)/shards/val/manifest.json | lm1b-settings build
+	mkdir -p $(@D)
+	$(BIN)/ao-score --ckpt $(LM1B_CKPT_$*) --shards $(RUN)/shards/val --orders l2r $(LM1B_SCORE) --device $(DEVICE) --force -o $@
+
+$(RUN)/samples.jsonl: $(RUN)/mean.st | lm1b-settings build
+	$(BIN)/ao-sample --ckpt $(LM1B_CKPT_ema) $(LM1B_SAMPLE) --order uniform --seed 1 --device $(DEVICE) --force -o $@
+
+$(RUN)/summary.json: $(LM1B_SCORES) $(RUN)/samples.jsonl | lm1b-settings build
+	$(BIN)/ao-summary --corpus "$$(cat $(RUN)/corpus/name)" --shards $(RUN)/shards/train --val-shards $(RUN)/shards/val \
+	  --run $(RUN)/train --samples $(RUN)/samples.jsonl --force -o $@ $(LM1B_SCORES)
