@@ -7,6 +7,7 @@
 //! | room | owns |
 //! |---|---|
 //! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
+//! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
@@ -19,6 +20,7 @@ pub mod config;
 pub mod error;
 pub mod format;
 pub mod orders;
+pub mod report;
 pub mod rng;
 pub mod tokens;
 
