@@ -12,6 +12,8 @@ use crate::Result;
 use crate::error::IoContext;
 
 pub mod atomic;
+pub mod checkpoint;
+mod checkpoint_metadata;
 pub mod jsonl;
 pub mod manifest;
 pub mod shard;
