@@ -161,7 +161,7 @@ fn training(path: &Path) -> Result<Training> {
         steps: records.whole("step")?,
         tokens,
         seconds,
-        tokens_per_second: tokens as f64 / seconds,
+        tokens_per_second: tokens as f64 / seconds.max(1e-9),
         device: records.run.get("device").and_then(Value::as_str).map(str::to_owned),
         dtype: records.option("dtype"),
     })
@@ -180,6 +180,6 @@ fn sampling(path: &Path) -> Result<(Sampling, Vec<String>)> {
         }
     })?;
     let seconds = records.number("seconds")?;
-    let tokens_per_second = tokens as f64 / seconds;
+    let tokens_per_second = tokens as f64 / seconds.max(1e-9);
     Ok((Sampling { samples, tokens, seconds, tokens_per_second }, texts))
 }

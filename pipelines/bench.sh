@@ -1,0 +1,46 @@
+#!/bin/sh
+# Times each stage and prints one line a figure.
+#
+#   bench.sh BIN FOLDER cpu|cuda        FOLDER/shards are there
+set -eu
+
+bin=$1
+folder=$2
+device=$3
+model=configs/ao-gpt-bench.json
+
+now() { date +%s.%N; }
+per_second() { awk -v n="$1" -v a="$2" -v b="$3" 'BEGIN { printf "%.0f", n / (b - a) }'; }
+
+rows=1000000
+start=$(now)
+"$bin/ao-orders" uniform --block-size 1024 --count "$rows" --quiet >/dev/null
+echo "ao-orders uniform, block 1024: $(per_second "$rows" "$start" "$(now)") rows a second"
+
+bytes=$(wc -c <testdata/toy/stories.txt)
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat testdata/toy/stories.txt; done >"$folder/text.txt"
+start=$(now)
+"$bin/ao-tokenize" --tokenizer gpt2 --quiet --force -o "$folder/text" "$folder/text.txt"
+echo "ao-tokenize, GPT-2's vocabulary: $(per_second "$((bytes * 20))" "$start" "$(now)") bytes a second, start included"
+
+# The median of twelve steps, the first two left out.
+for dtype in f32 bf16; do
+  "$bin/ao-train" --model "$model" --shards "$folder/shards" --out "$folder/train-$dtype" --force --quiet \
+    --batch-size 8 --steps 14 --ema 0.9999 --dtype "$dtype" --device "$device"
+  seconds=$(grep '"type":"step"' "$folder/train-$dtype/metrics.jsonl" |
+    sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/' |
+    awk 'NR > 2 { print $1 - last } { last = $1 }' | sort -n | awk '{ s[NR] = $1 } END { printf "%.3f", s[int((NR + 1) / 2)] }')
+  echo "ao-train, $dtype on $device: $seconds s a step of 8 x 256 tokens"
+done
+
+for dtype in f32 bf16; do
+  out=$("$bin/ao-score" --ckpt "$folder/train-f32" --shards "$folder/shards" --orders uniform --max-sequences 64 \
+    --batch-size 8 --quiet --dtype "$dtype" --device "$device" | tail -n 1)
+  seconds=$(echo "$out" | sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/')
+  echo "ao-score, $dtype on $device: $(awk -v s="$seconds" 'BEGIN { printf "%.3f", s / 8 }') s for 8 x 256 tokens"
+  for steps in 32 128 256; do
+    seconds=$("$bin/ao-sample" --ckpt "$folder/train-f32" --n 8 --steps "$steps" --quiet --dtype "$dtype" --device "$device" |
+      tail -n 1 | sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/')
+    echo "ao-sample, $dtype on $device, $steps steps: $seconds s for 8 x 256 tokens"
+  done
+done

@@ -1,0 +1,131 @@
+//! `ao-summary`: what the stages wrote, gathered into one object and shown as text.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use serde_json::Value;
+
+fn summary(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ao-summary"))
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .expect("ao-summary runs")
+}
+
+const GATHER: [&str; 11] = [
+    "--corpus",
+    "a test",
+    "--shards",
+    "train.bin",
+    "--val-shards",
+    "val.bin",
+    "--run",
+    "run",
+    "--samples",
+    "samples.jsonl",
+    "raw.jsonl",
+];
+
+/// A llm.c shard of u16 tokens, which needs no manifest.
+fn write_shard(path: &Path, tokens: &[u16]) {
+    let mut header = [0i32; 256];
+    header[..3].copy_from_slice(&[20240520, 1, tokens.len() as i32]);
+    let mut bytes: Vec<u8> = header.iter().flat_map(|n| n.to_le_bytes()).collect();
+    bytes.extend(tokens.iter().flat_map(|n| n.to_le_bytes()));
+    fs::write(path, bytes).unwrap();
+}
+
+/// The files of a finished pipeline, as the stages write them.
+fn write_run(folder: &Path) {
+    write_shard(&folder.join("train.bin"), &[0, 0, 1]);
+    write_shard(&folder.join("val.bin"), &[0, 1]);
+    let step = folder.join("run/checkpoints/step-00000002");
+    fs::create_dir_all(&step).unwrap();
+    fs::write(folder.join("run/latest"), "step-00000002\n").unwrap();
+    fs::write(
+        folder.join("run/metrics.jsonl"),
+        "{\"type\":\"run\",\"device\":\"cpu\",\"config\":{\"dtype\":\"bf16\"}}\n\
+         {\"type\":\"step\",\"step\":1,\"tokens\":64,\"seconds\":1.0}\n\
+         {\"type\":\"step\",\"step\":2,\"tokens\":128,\"seconds\":4.0}\n\
+         {\"type\":\"eval\",\"step\":2}\n",
+    )
+    .unwrap();
+    let data = [0u8; 24];
+    let tensor = TensorView::new(Dtype::F32, vec![2, 3], &data).unwrap();
+    let config = r#"{"arch":"ao-gpt","block_size":64,"n_layer":1,"n_head":2,"n_embd":4}"#;
+    let metadata = HashMap::from([("config".to_owned(), config.to_owned())]);
+    serialize_to_file([("w", tensor)], Some(metadata), &step.join("model.st")).unwrap();
+    fs::write(
+        folder.join("raw.jsonl"),
+        "{\"type\":\"run\",\"config\":{\"ckpt\":\"run\",\"weights\":\"raw\",\"orders\":\"l2r\"}}\n\
+         {\"type\":\"sequence\",\"index\":0}\n\
+         {\"type\":\"summary\",\"sequences\":1,\"token_count\":2,\"nll_nats_per_token\":0.5,\
+         \"std_error\":0.25,\"perplexity\":1.6487,\"bits_per_byte\":0.4}\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.join("samples.jsonl"),
+        "{\"type\":\"run\",\"config\":{}}\n\
+         {\"type\":\"sample\",\"id\":0,\"tokens\":[1,2],\"text\":\"a gull\"}\n\
+         {\"type\":\"sample\",\"id\":1,\"tokens\":[3,4],\"text\":\"a bell\"}\n\
+         {\"type\":\"summary\",\"seconds\":2.0}\n",
+    )
+    .unwrap();
+}
+
+#[test]
+fn it_gathers_the_figures_of_every_stage() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let out = summary(dir.path(), &GATHER);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["corpus"], "a test");
+    assert_eq!(report["train"]["tokens"], 3);
+    assert_eq!(report["model"]["parameters"], 6);
+    assert_eq!(report["training"]["tokens_per_second"], 32.0);
+    assert_eq!(report["training"]["dtype"], "bf16");
+    assert_eq!(report["sampling"]["tokens_per_second"], 2.0);
+    assert_eq!(report["samples"], serde_json::json!(["a gull", "a bell"]));
+    assert_eq!(report["scores"][0]["weights"], "raw");
+    assert_eq!(report["scores"][0]["std_error"], 0.25);
+    // Counts 2 and 1 of 3 tokens over GPT-2's 50,257 ids, each counted once more.
+    let total = 3.0 + 50_257.0;
+    let nll = ((total / 3.0f64).ln() + (total / 2.0f64).ln()) / 2.0;
+    let found = report["unigram"]["nll_nats_per_token"].as_f64().unwrap();
+    assert!((found - nll).abs() < 1e-12, "{found} {nll}");
+}
+
+#[test]
+fn a_report_is_shown_as_text() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let out = summary(dir.path(), &[&GATHER[..], &["-o", "summary.json"]].concat());
+    assert!(out.status.success() && out.stdout.is_empty());
+    let out = summary(dir.path(), &["--show", "summary.json"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    for line in [
+        "training  2 steps, 128 tokens in 4 s: 32 tokens a second (cpu, bf16)",
+        "raw         l2r               0.5000      0.2500         1.6      0.400",
+        "sample 2: a bell",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no line {line:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_file_that_lacks_a_figure_is_named_and_nothing_is_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    fs::write(dir.path().join("raw.jsonl"), "{\"type\":\"summary\",\"sequences\":1}\n").unwrap();
+    let out = summary(dir.path(), &[&GATHER[..], &["-o", "summary.json"]].concat());
+    assert_eq!(out.status.code(), Some(2));
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert!(error.starts_with("ao-summary: raw.jsonl: "), "{error}");
+    assert_eq!(error.lines().count(), 1);
+    assert!(!dir.path().join("summary.json").exists());
+}
