@@ -53,9 +53,6 @@ pub struct Manifest {
     /// The resolved options.
     #[serde(default)]
     pub config: serde_json::Value,
-    /// Where an unfinished writer can go on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resume: Option<ResumePoint>,
 }
 
 /// The tokenizer of a shard folder.
@@ -104,6 +101,8 @@ pub struct Totals {
     pub bytes_of_text: u64,
     /// Documents of no text that were left out.
     pub empty_documents_dropped: u64,
+    /// Lines of given ids that held none: empty lines and records of another type.
+    pub records_skipped: u64,
     /// Byte sequences that were not UTF-8 and became U+FFFD.
     pub invalid_utf8_replaced: u64,
     /// Byte-order marks taken off the start of inputs.
@@ -127,13 +126,15 @@ pub struct ShardEntry {
     pub xxh3: String,
 }
 
-/// What an unfinished writer had safely on the disk.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResumePoint {
-    /// Documents read from the inputs, in their order, whatever became of them.
-    pub documents_read: u64,
-    /// The shard that was open, cut to this state.
-    pub open: ShardEntry,
+impl Totals {
+    /// Adds what was dropped and repaired; documents, tokens and bytes are counted on writing.
+    pub fn add_repairs(&mut self, other: &Totals) {
+        self.empty_documents_dropped += other.empty_documents_dropped;
+        self.records_skipped += other.records_skipped;
+        self.invalid_utf8_replaced += other.invalid_utf8_replaced;
+        self.byte_order_marks_removed += other.byte_order_marks_removed;
+        self.carriage_returns_removed += other.carriage_returns_removed;
+    }
 }
 
 impl Manifest {

@@ -15,9 +15,12 @@
 //!
 //! Layout: karpathy/llm.c, `llmc/dataloader.h` and `dev/data/data_common.py`.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{Mapped, map_file};
+use crate::error::IoContext;
 use crate::{Error, Result};
 
 /// Bytes before the first token.
@@ -81,6 +84,22 @@ pub fn header(width: Width, count: u64) -> [u8; HEADER_BYTES] {
         word.copy_from_slice(&value.to_le_bytes());
     }
     bytes
+}
+
+/// XXH3 (64 bits, hexadecimal) of the file at `path`.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn hash_file(path: &Path) -> Result<String> {
+    let mut file = File::open(path).reading(path)?;
+    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer).reading(path)? {
+            0 => return Ok(format!("{:016x}", hasher.digest())),
+            n => hasher.update(&buffer[..n]),
+        }
+    }
 }
 
 /// A shard's tokens, memory-mapped.
@@ -182,9 +201,13 @@ impl Shard {
         self.count == 0
     }
 
-    /// XXH3 of the whole file, as the manifest has it.
-    pub fn hash(&self) -> String {
-        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&self.map))
+    /// XXH3 of the whole file, as the manifest has it. Read, not mapped, so that the check of a
+    /// large corpus takes no memory.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn hash(&self) -> Result<String> {
+        hash_file(&self.path)
     }
 
     /// Appends tokens `start .. start + count`, each below `vocab_size`.

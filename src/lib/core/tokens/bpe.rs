@@ -120,13 +120,8 @@ impl ByteBpe {
     }
 
     /// One more than the largest id.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.tokens.len()
-    }
-
-    /// Whether there is no token at all.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
     }
 
     /// The merges in rank order.

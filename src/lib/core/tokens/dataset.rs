@@ -70,11 +70,10 @@ impl Dataset {
                 tokens: shard.len(),
                 documents: 0,
                 bytes_of_text: 0,
-                xxh3: shard.hash(),
+                xxh3: shard.hash()?,
             }],
             argv: Vec::new(),
             config: serde_json::Value::Null,
-            resume: None,
         };
         let starts = vec![0, shard.len()];
         Ok(Dataset { path: path.into(), manifest, shards: vec![shard], lengths: vec![], starts })
@@ -103,8 +102,11 @@ impl Dataset {
                 let found = shard.len().to_string();
                 return Err(differs("token count", found, &entry.tokens.to_string()));
             }
-            if options.verify && shard.hash() != entry.xxh3 {
-                return Err(differs("hash", shard.hash(), &entry.xxh3));
+            if options.verify {
+                let hash = shard.hash()?;
+                if hash != entry.xxh3 {
+                    return Err(differs("hash", hash, &entry.xxh3));
+                }
             }
             if manifest.packing.needs_lengths() {
                 lengths.push(open_lengths(&path, entry)?);

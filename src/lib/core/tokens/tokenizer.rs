@@ -67,7 +67,7 @@ impl Tokenizer {
     /// Only when the built-in ranks are damaged.
     pub fn gpt2() -> Result<Self> {
         let bpe = gpt2::byte_bpe()?;
-        let eos = bpe.len() as u32;
+        let eos = bpe.size() as u32;
         Ok(Self::of_bpe("gpt2", bpe, eos))
     }
 
@@ -76,7 +76,7 @@ impl Tokenizer {
         Tokenizer {
             name: name.into(),
             json: format::write(&bpe, (&content, eos)),
-            vocab_size: bpe.len().max(eos as usize + 1),
+            vocab_size: bpe.size().max(eos as usize + 1),
             engine: Engine::Bytes(Box::new(bpe)),
             added: vec![AddedToken { id: eos, content: content.clone(), special: true }],
             eos: Some((content, eos)),
@@ -99,7 +99,7 @@ impl Tokenizer {
         let added = format::added_tokens(&json);
         let (engine, vocab_size) = match format::read(&json).map_err(bad)? {
             Some(bpe) => {
-                let size = bpe.len();
+                let size = bpe.size();
                 (Engine::Bytes(Box::new(bpe)), size)
             }
             None => {
@@ -133,8 +133,8 @@ impl Tokenizer {
     /// # Errors
     /// When `size` is below 257.
     pub fn train(texts: impl Iterator<Item = String> + Send, size: usize) -> Result<Self> {
+        use tokenizers::Trainer;
         use tokenizers::models::bpe::{BPE, BpeTrainer};
-        use tokenizers::{Model, Trainer};
         if size < 257 {
             return Err(Error::usage(format!(
                 "--train-tokenizer {size}: need at least 257 (256 bytes and the end of text)"
@@ -173,7 +173,7 @@ impl Tokenizer {
             .collect();
         let bpe = ByteBpe::from_ranks(bytes)
             .map_err(|e| Error::usage(format!("learning a tokenizer: {e}")))?;
-        let eos = bpe.len() as u32;
+        let eos = bpe.size() as u32;
         Ok(Self::of_bpe("trained", bpe, eos))
     }
 

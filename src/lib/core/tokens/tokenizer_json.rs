@@ -145,7 +145,7 @@ pub fn write(bpe: &ByteBpe, end_of_text: (&str, u32)) -> Vec<u8> {
     let text = |id: u32| bytes_to_text(bpe.bytes(id).unwrap_or_default(), &table);
     let (end_text, end_id) = end_of_text;
     let mut vocab = serde_json::Map::new();
-    for id in 0..bpe.len().max(end_id as usize + 1) as u32 {
+    for id in 0..bpe.size().max(end_id as usize + 1) as u32 {
         let token = if id == end_id { end_text.to_owned() } else { text(id) };
         vocab.insert(token, id.into());
     }
