@@ -16,6 +16,7 @@ pub mod checkpoint;
 mod checkpoint_metadata;
 pub mod jsonl;
 pub mod manifest;
+pub mod npy;
 pub mod shard;
 
 /// Maps a file into memory for reading. An empty file gives an empty slice.
