@@ -177,7 +177,6 @@ fn run(args: Args) -> Result<()> {
     if output == std::path::Path::new("-") {
         return Err(Error::usage("-o -: a shard folder cannot go to stdout; try --write raw-u16"));
     }
-    cli::signals::finish_on_signal();
     let existing = Existing { force: args.force, resume: args.resume };
     let manifests = job.run(output, existing, |job| tokenizer(&args, job), &mut watch)?;
     for manifest in manifests {
@@ -337,6 +336,9 @@ fn inspect(args: &Args) -> Result<()> {
 struct Follow(cli::Progress);
 
 impl Watch for Follow {
+    fn begin(&mut self) {
+        cli::signals::finish_on_signal();
+    }
     fn progress(&mut self, bytes: u64, tokens: u64) {
         self.0.set(bytes, &format!("{tokens} tokens"));
     }

@@ -17,6 +17,9 @@ static FINISH_FIRST: AtomicBool = AtomicBool::new(false);
 /// Starts the thread that waits for signals. Without it (no thread to be had) the default
 /// disposition stays, which also ends the process.
 pub(super) fn install() {
+    // A file-size limit is an error of the write like a full disk, not the end of the process.
+    // SAFETY: ignoring a signal is allowed at any time, and no handler is installed for it.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

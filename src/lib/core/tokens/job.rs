@@ -334,6 +334,7 @@ impl Job {
             tokenizer,
             threads: self.threads,
         };
+        watch.begin();
         let mut progress = after;
         let mut last = Instant::now();
         let outcome = pipeline.run(after, watch, &mut |batch| {

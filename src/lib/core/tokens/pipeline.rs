@@ -2,10 +2,11 @@
 //! workers there are, and memory is bounded by the number of batches under way.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
 
 use super::encode::{Encoded, Rule};
 use super::reader::{Batch, Progress, ReadOptions, read_batches};
@@ -15,6 +16,8 @@ use crate::{Error, Result};
 
 /// Who follows a long job along, and may stop it.
 pub trait Watch {
+    /// The inputs are about to be encoded: from here on a stop can be gone on from.
+    fn begin(&mut self) {}
     /// So many bytes of the inputs have been read and so many tokens made.
     fn progress(&mut self, bytes: u64, tokens: u64);
     /// An error to stop with, at the next batch.
@@ -52,55 +55,86 @@ impl Pipeline<'_> {
     ) -> Result<()> {
         let threads = self.threads.max(1);
         let under_way = 3 * threads + 2;
-        let count = AtomicU64::new(0);
+        let count = Arc::new(AtomicU64::new(0));
         let (permit_back, permits) = bounded::<()>(under_way);
         for _ in 0..under_way {
             let _ = permit_back.send(()); // there is room for all of them
         }
         let (to_workers, batches) = bounded::<Batch>(under_way);
         let (to_writer, encoded) = bounded::<(u64, Result<Encoded>)>(under_way);
-        std::thread::scope(|scope| {
-            let count = &count;
-            let reader = scope.spawn(move || {
-                read_batches(self.source, self.read, after, count, &mut |batch| {
-                    // The other ends are gone only when the writer has stopped with an error.
-                    permits.recv().map_err(|_| Error::BrokenPipe)?;
-                    to_workers.send(batch).map_err(|_| Error::BrokenPipe)
-                })
+        let (reader_done, outcome_of_reader) = bounded::<Result<()>>(1);
+        // Not joined: at a signal it may wait for a pipe that brings nothing more.
+        let (source, read) = (self.source.clone(), self.read.clone());
+        let reader_count = Arc::clone(&count);
+        std::thread::spawn(move || {
+            let outcome = read_batches(&source, &read, after, &reader_count, &mut |batch| {
+                // The other ends are gone only when the writer has stopped with an error.
+                permits.recv().map_err(|_| Error::BrokenPipe)?;
+                to_workers.send(batch).map_err(|_| Error::BrokenPipe)
             });
+            let _ = reader_done.send(outcome);
+        });
+        let (go_on, stopped) = bounded::<()>(0);
+        std::thread::scope(|scope| {
+            let _go_on = go_on; // dropped on leaving, by which the workers stop
             for _ in 0..threads {
                 let (batches, to_writer) = (batches.clone(), to_writer.clone());
-                scope.spawn(move || {
-                    let mut encoder = self.tokenizer.map(Encoder::new);
-                    for batch in batches {
-                        let outcome = self.rule.encode(&batch, encoder.as_mut());
-                        if to_writer.send((batch.sequence, outcome)).is_err() {
-                            break;
-                        }
-                    }
-                });
+                let stopped = stopped.clone();
+                scope.spawn(move || self.work(&batches, &stopped, &to_writer));
             }
-            drop((batches, to_writer));
-            let mut waiting = BTreeMap::new();
-            let (mut next, mut tokens) = (0, 0);
-            loop {
-                watch.stop()?;
-                match encoded.recv_timeout(Duration::from_millis(100)) {
-                    Ok((sequence, outcome)) => waiting.insert(sequence, outcome),
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => break,
-                };
-                while let Some(outcome) = waiting.remove(&next) {
-                    let batch = outcome?;
-                    next += 1;
-                    tokens += batch.ids.len() as u64;
-                    write(batch)?;
-                    watch.progress(count.load(Ordering::Relaxed), tokens);
-                    let _ = permit_back.send(()); // fails when the reader is at its end
-                }
+            drop(to_writer);
+            write_in_order(&encoded, &permit_back, &count, watch, write)
+        })?;
+        let lost = || Err(Error::usage("the reading thread failed"));
+        outcome_of_reader.recv().unwrap_or_else(|_| lost())
+    }
+
+    /// Encodes batches until there are no more, or nobody wants them.
+    fn work(
+        &self,
+        batches: &Receiver<Batch>,
+        stopped: &Receiver<()>,
+        to_writer: &Sender<(u64, Result<Encoded>)>,
+    ) {
+        let mut encoder = self.tokenizer.map(Encoder::new);
+        loop {
+            let batch = select! {
+                recv(batches) -> batch => batch,
+                recv(stopped) -> _ => break,
+            };
+            let Ok(batch) = batch else { break };
+            let outcome = self.rule.encode(&batch, encoder.as_mut());
+            if to_writer.send((batch.sequence, outcome)).is_err() {
+                break;
             }
-            drop(encoded);
-            reader.join().unwrap_or_else(|_| Err(Error::usage("the reading thread failed")))
-        })
+        }
+    }
+}
+
+/// Gives the batches to `write` in their order, and each one's permit back to the reader.
+fn write_in_order(
+    encoded: &Receiver<(u64, Result<Encoded>)>,
+    permit_back: &Sender<()>,
+    count: &AtomicU64,
+    watch: &mut dyn Watch,
+    write: &mut dyn FnMut(Encoded) -> Result<()>,
+) -> Result<()> {
+    let mut waiting = BTreeMap::new();
+    let (mut next, mut tokens) = (0, 0);
+    loop {
+        watch.stop()?;
+        match encoded.recv_timeout(Duration::from_millis(100)) {
+            Ok((sequence, outcome)) => waiting.insert(sequence, outcome),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        while let Some(outcome) = waiting.remove(&next) {
+            let batch = outcome?;
+            next += 1;
+            tokens += batch.ids.len() as u64;
+            write(batch)?;
+            watch.progress(count.load(Ordering::Relaxed), tokens);
+            let _ = permit_back.send(()); // fails when the reader is at its end
+        }
     }
 }
