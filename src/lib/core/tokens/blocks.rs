@@ -181,3 +181,109 @@ fn by_stretch(
     }
     (block, index)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::manifest::{Manifest, Totals, VERSION};
+    use crate::format::shard::Width;
+    use crate::rng::{Domain, Stream};
+    use crate::tokens::OpenOptions;
+    use crate::tokens::folder::FolderWriter;
+    use std::path::Path;
+
+    /// Documents of 0 to 40 tokens, each token telling its place.
+    fn documents(count: usize) -> Vec<Vec<u32>> {
+        let mut stream = Stream::new(4, Domain::Sample, 0);
+        let mut next = 0;
+        let document = |_| {
+            let length = stream.below(41);
+            next += length;
+            (next - length..next).collect()
+        };
+        (0..count).map(document).collect()
+    }
+
+    fn write(folder: &Path, packing: Packing, documents: &[Vec<u32>]) {
+        let vocab_size = 1 << 20;
+        let manifest = Manifest {
+            format: "ao-shards".into(),
+            version: VERSION,
+            complete: false,
+            created_by: "test".into(),
+            tokenizer: None,
+            vocab_size,
+            eos_id: None,
+            token_type: Width::for_vocab(vocab_size),
+            packing,
+            detokenizer: "none".into(),
+            totals: Totals::default(),
+            shards: Vec::new(),
+            argv: Vec::new(),
+            config: serde_json::Value::Null,
+        };
+        let mut writer = FolderWriter::start(folder, manifest, 9000).unwrap();
+        for document in documents {
+            writer.push(document, 0).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// What the reader gives for `packing`, against `expected`.
+    fn check(packing: Packing, documents: &[Vec<u32>], size: usize, expected: &[Vec<u32>]) {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), packing, documents);
+        let options = OpenOptions { verify: true, ..OpenOptions::default() };
+        let data = Arc::new(Dataset::open(dir.path(), &options).unwrap());
+        assert!(data.shards().len() > 3, "{}", data.shards().len());
+        let blocks = data.blocks(size).unwrap();
+        assert_eq!(blocks.len(), expected.len() as u64, "{packing:?} {size}");
+        let mut out = Vec::new();
+        for (i, block) in expected.iter().enumerate() {
+            blocks.read(i as u64, &mut out).unwrap();
+            assert_eq!(&out, block, "{packing:?} {size}: block {i}");
+        }
+        assert_eq!(blocks.read(blocks.len(), &mut out).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn stream_packing_loses_nothing_and_crosses_shards() {
+        let documents = documents(2500);
+        for size in [1, 7, 1024] {
+            let all: Vec<u32> = documents.concat();
+            let expected: Vec<Vec<u32>> = all.chunks(size).map(<[u32]>::to_vec).collect();
+            check(Packing::Stream, &documents, size, &expected);
+        }
+    }
+
+    #[test]
+    fn document_packing_never_crosses_a_document() {
+        let documents = documents(2500);
+        for size in [1, 16, 64] {
+            let expected: Vec<Vec<u32>> =
+                documents.iter().flat_map(|d| d.chunks(size).map(<[u32]>::to_vec)).collect();
+            check(Packing::Document, &documents, size, &expected);
+        }
+    }
+
+    #[test]
+    fn compat_packing_drops_the_remainder_of_each_batch_of_each_part() {
+        let documents = documents(2503);
+        for (rows, procs, size) in [(1000, 1, 1024), (100, 4, 64), (1, 3, 16)] {
+            // Contiguous parts as the datasets library shards them, the first ones longer by one.
+            let mut expected = Vec::new();
+            let mut rest = documents.as_slice();
+            for part in 0..procs {
+                let length = documents.len() / procs + usize::from(part < documents.len() % procs);
+                let (mine, others) = rest.split_at(length);
+                rest = others;
+                for batch in mine.chunks(rows) {
+                    let tokens = batch.concat();
+                    expected.extend(tokens.chunks_exact(size).map(<[u32]>::to_vec));
+                }
+            }
+            let packing = Packing::Compat { rows: rows as u64, procs: procs as u64 };
+            check(packing, &documents, size, &expected);
+        }
+    }
+}

@@ -1,9 +1,16 @@
 //! Byte-level byte-pair encoding: the merges applied to one piece of text.
 //!
 //! The rule is that of Sennrich et al. 2016 as GPT-2 uses it: while any adjacent pair has a merge,
-//! the pair with the lowest rank is merged, the leftmost first among equals. Short pieces take a
-//! plain scan, long ones a heap, so that one line of megabytes without a break costs
-//! n·log n steps. Both give the ids that Hugging Face's tokenizers gives (tested).
+//! the pair with the lowest rank is merged, the leftmost first among equals. Words take a plain
+//! scan, longer pieces a heap, and pieces of megabytes are encoded in overlapping windows, so that
+//! time grows as the length does. All give the ids that Hugging Face's tokenizers gives (tested).
+//!
+//! Why windows are exact: where merges of a token always come after the merge that makes it, the
+//! rule is one pass over the text per rank. Then (1) a boundary between tokens of an encoding was
+//! crossed by no merge, so any two neighbours encode to themselves; and (2) a sequence in which any
+//! two neighbours do so is the encoding of the whole: the first merge to cross a boundary would
+//! cross it in the encoding of the two neighbours alone. If the encodings of two overlapping
+//! windows share a token, the first up to it and the second from it on satisfy (2).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -12,6 +19,10 @@ use rustc_hash::FxBuildHasher;
 
 /// Pieces above this many bytes are merged through the heap.
 const SCAN_LIMIT: usize = 96;
+/// Pieces above this many bytes are encoded in windows of as many: their lists stay in the cache.
+const WINDOW: usize = 1 << 14;
+/// Bytes by which a window reaches back into the one before it.
+const OVERLAP: usize = 256;
 /// Entries of an encoder's cache of pieces; a power of two.
 const CACHE_SLOTS: usize = 1 << 14;
 /// Ids that a cache entry can hold.
@@ -31,6 +42,8 @@ pub struct ByteBpe {
     merges: HashMap<u64, (u32, u32), FxBuildHasher>,
     /// The merges in rank order, for writing the vocabulary out again.
     ranked: Vec<(u32, u32)>,
+    /// Whether each merge comes after those that make its parts.
+    ordered: bool,
 }
 
 /// Why a vocabulary cannot be used.
@@ -73,7 +86,17 @@ impl ByteBpe {
                 .ok_or_else(|| format!("merge {rank} makes a token that has no id"))?;
             table.insert(key(left, right), (rank as u32, merged));
         }
-        Ok(ByteBpe { byte_ids, merges: table, ranked: merges, tokens })
+        // made[id] is one more than the last rank that makes the token.
+        let mut made = vec![0u32; tokens.len()];
+        for (rank, &(left, right)) in merges.iter().enumerate() {
+            if let Some(&(_, merged)) = table.get(&key(left, right)) {
+                made[merged as usize] = rank as u32 + 1;
+            }
+        }
+        let after = |rank: usize, part: u32| made[part as usize] as usize <= rank;
+        let ordered =
+            merges.iter().enumerate().all(|(r, &(left, right))| after(r, left) && after(r, right));
+        Ok(ByteBpe { byte_ids, merges: table, ranked: merges, tokens, ordered })
     }
 
     /// A vocabulary whose ids are ranks, as tiktoken keeps them: a merge for each token of two
@@ -87,6 +110,7 @@ impl ByteBpe {
             merges: HashMap::with_capacity_and_hasher(tokens.len(), FxBuildHasher),
             ranked: Vec::with_capacity(tokens.len()),
             tokens: Vec::new(),
+            ordered: true,
         };
         for (id, bytes) in tokens.iter().enumerate() {
             if let [byte] = bytes.as_ref() {
@@ -135,7 +159,8 @@ impl ByteBpe {
             [] => {}
             [byte] => out.push(self.byte_ids[usize::from(*byte)]),
             _ if piece.len() <= SCAN_LIMIT => self.encode_by_scan(piece, out),
-            _ => self.encode_by_heap(piece, out),
+            _ if piece.len() <= WINDOW || !self.ordered => self.encode_by_heap(piece, out),
+            _ => self.encode_by_windows(piece, WINDOW, OVERLAP, out),
         }
     }
 
@@ -178,6 +203,53 @@ impl ByteBpe {
             }
         }
         out.extend_from_slice(&ids[..n]);
+    }
+
+    /// Encodes windows that overlap and joins them at a token that both have.
+    fn encode_by_windows(&self, piece: &[u8], window: usize, overlap: usize, out: &mut Vec<u32>) {
+        let first = out.len();
+        let mut start = 0; // of the window
+        let mut ids = Vec::new();
+        // The tokens of the last window that reach into the overlap: (start, id).
+        let mut tail: Vec<(usize, u32)> = Vec::new();
+        loop {
+            let end = piece.len().min(start + window);
+            ids.clear();
+            self.encode_by_heap(&piece[start..end], &mut ids);
+            let mut at = start;
+            let mut joined = tail.is_empty();
+            let mut next_tail = Vec::new();
+            let mut shared = 0; // index into tail
+            for &id in &ids {
+                if !joined {
+                    while tail.get(shared).is_some_and(|&(t, _)| t < at) {
+                        shared += 1;
+                    }
+                    if tail.get(shared) == Some(&(at, id)) {
+                        joined = true;
+                        out.truncate(out.len() - (tail.len() - shared));
+                    }
+                }
+                if joined {
+                    out.push(id);
+                    if at + overlap >= end {
+                        next_tail.push((at, id));
+                    }
+                }
+                at += self.bytes(id).map_or(1, <[u8]>::len);
+            }
+            if !joined || next_tail.is_empty() {
+                // No token in common, which no text was seen to do: the slow way is right.
+                out.truncate(first);
+                return self.encode_by_heap(piece, out);
+            }
+            if end == piece.len() {
+                return;
+            }
+            // The next window starts with a token of this one, so that they fall into step.
+            start = next_tail[0].0;
+            tail = next_tail;
+        }
     }
 
     /// Keeps the candidates in a heap of (rank, position); one that no longer holds is skipped.
@@ -314,6 +386,24 @@ mod tests {
             bpe.encode_by_scan(&piece, &mut scan);
             bpe.encode_by_heap(&piece, &mut heap);
             assert_eq!(scan, heap, "{piece:?}");
+        }
+    }
+
+    #[test]
+    fn windows_join_to_the_encoding_of_the_whole() {
+        use crate::rng::{Domain, Stream};
+        let (tiny, gpt2) = (tiny(), super::super::gpt2::byte_bpe().unwrap());
+        for case in 0..60 {
+            let mut stream = Stream::new(2, Domain::Sample, case);
+            let letters = 1 + stream.below(4);
+            let n = 500 + stream.below(500) as usize;
+            let piece: Vec<u8> = (0..n).map(|_| b'a' + stream.below(letters) as u8).collect();
+            for bpe in [&tiny, &gpt2] {
+                let (mut heap, mut windows) = (Vec::new(), Vec::new());
+                bpe.encode_by_heap(&piece, &mut heap);
+                bpe.encode_by_windows(&piece, 64 + stream.below(64) as usize, 24, &mut windows);
+                assert_eq!(heap, windows, "{piece:?}");
+            }
         }
     }
 
