@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
+//! | [`ema`] | averages of weights, during training and over checkpoints |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
@@ -17,6 +18,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod ema;
 pub mod error;
 pub mod format;
 pub mod orders;
