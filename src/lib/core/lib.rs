@@ -14,6 +14,7 @@
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
 //! | [`format`] | every byte that is written: shards, orders, checkpoints, records |
 //! | [`rng`] | the frozen counter-based generator behind every draw |
+//! | [`stats`] | means over tokens with standard errors over sequences |
 //! | [`error`] | the error type and its exit codes |
 
 pub mod cli;
@@ -24,6 +25,7 @@ pub mod format;
 pub mod orders;
 pub mod report;
 pub mod rng;
+pub mod stats;
 pub mod tokens;
 
 pub use error::{Error, Result};

@@ -138,6 +138,11 @@ impl Totals {
 }
 
 impl Manifest {
+    /// Hash of the tokenizer, `None` for a corpus of bare ids.
+    pub fn tokenizer_hash(&self) -> Option<&str> {
+        self.tokenizer.as_ref().map(|t| t.hash.as_str())
+    }
+
     /// Reads the manifest of `folder`, complete or not.
     ///
     /// # Errors

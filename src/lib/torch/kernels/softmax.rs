@@ -1,0 +1,271 @@
+//! Softmax over the vocabulary, row by row: NLL of the target, and its gradient in place.
+//!
+//! The logits of a row are read twice while they are hot in the cache. exp is a polynomial of
+//! relative error below 2e-7; exp(0) is exactly 1, so a row of equal logits gives exactly ln V.
+//! Every row is computed alone and in one fixed order of additions, so results do not depend on
+//! the number of threads or rows.
+
+use half::bf16;
+
+use super::parts;
+
+/// A number type that logits are stored in.
+pub trait Logit: Copy + Send + Sync {
+    /// To f32.
+    fn get(self) -> f32;
+    /// From f32, rounded to nearest.
+    fn put(x: f32) -> Self;
+}
+
+impl Logit for f32 {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn put(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Logit for bf16 {
+    #[inline(always)]
+    fn get(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    #[inline(always)]
+    fn put(x: f32) -> bf16 {
+        // Round to nearest even; a NaN keeps its exponent and stays a NaN.
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+        bf16::from_bits((if x.is_nan() { bits | 0x40_0000 } else { rounded } >> 16) as u16)
+    }
+}
+
+/// Lanes that a row is summed in: one fixed order of additions, wide enough for AVX-512.
+const LANES: usize = 32;
+
+/// exp(x) for x ≤ 0, relative error below 2e-7.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to a whole number
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_2e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 5e-1;
+    let p = (p * r * r + r) + 1.0;
+    // The low bits of `shifted` hold n as an integer; moved up they are the exponent of 2^n.
+    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    p * scale
+}
+
+/// The largest logit and the sum of exp(logit − largest).
+#[inline(always)]
+fn max_and_sum<T: Logit>(row: &[T]) -> (f32, f64) {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = row.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks.clone() {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            let x = x.get();
+            *lane = if x > *lane { x } else { *lane };
+        }
+    }
+    let mut max = lanes.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+    for x in rest {
+        let x = x.get();
+        max = if x > max { x } else { max };
+    }
+    let mut sums = [0f32; LANES];
+    for chunk in chunks {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum += exp(x.get() - max);
+        }
+    }
+    let mut sum: f64 = sums.iter().map(|&x| f64::from(x)).sum();
+    for x in rest {
+        sum += f64::from(exp(x.get() - max));
+    }
+    // The comparisons above skip a NaN; the sum must not.
+    if row.iter().any(|x| x.get().is_nan()) {
+        sum = f64::NAN;
+    }
+    (max, sum)
+}
+
+/// −ln softmax(row)[target], in nats.
+#[inline(always)]
+fn nll<T: Logit>(row: &[T], target: usize) -> f64 {
+    let (max, sum) = max_and_sum(row);
+    sum.ln() + f64::from(max) - f64::from(row[target].get())
+}
+
+/// As [`nll`], and the row becomes (softmax − onehot) · scale.
+#[inline(always)]
+fn nll_and_gradient<T: Logit>(row: &mut [T], target: usize, scale: f32) -> f64 {
+    let (max, sum) = max_and_sum(row);
+    let nll = sum.ln() + f64::from(max) - f64::from(row[target].get());
+    let factor = (f64::from(scale) / sum) as f32;
+    for x in row.iter_mut() {
+        *x = T::put(exp(x.get() - max) * factor);
+    }
+    let probability = (-nll).exp();
+    row[target] = T::put(((probability - 1.0) * f64::from(scale)) as f32);
+    nll
+}
+
+macro_rules! dispatch {
+    ($name:ident, $inner:ident, ($($arg:ident : $ty:ty),*) -> $out:ty) => {
+        #[inline(always)]
+        fn $name<T: Logit>($($arg: $ty),*) -> $out {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+                unsafe fn wide<T: Logit>($($arg: $ty),*) -> $out { $inner($($arg),*) }
+                #[target_feature(enable = "avx2,fma")]
+                unsafe fn narrow<T: Logit>($($arg: $ty),*) -> $out { $inner($($arg),*) }
+                if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl") {
+                    // SAFETY: the features were detected on this machine.
+                    return unsafe { wide($($arg),*) };
+                }
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                    // SAFETY: the features were detected on this machine.
+                    return unsafe { narrow($($arg),*) };
+                }
+            }
+            $inner($($arg),*)
+        }
+    };
+}
+
+dispatch!(nll_fast, nll, (row: &[T], target: usize) -> f64);
+dispatch!(gradient_fast, nll_and_gradient, (row: &mut [T], target: usize, scale: f32) -> f64);
+
+/// NLL of each row's target, in nats; a negative target is not counted and gives 0.
+///
+/// `logits` holds `targets.len()` rows of `width` each.
+///
+/// # Panics
+/// When a target is not below `width`, or the sizes differ.
+pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64], threads: usize) -> Vec<f64> {
+    assert_eq!(logits.len(), width * targets.len());
+    let mut out = vec![0.0; targets.len()];
+    let mut rest = out.as_mut_slice();
+    std::thread::scope(|scope| {
+        for part in parts(targets.len(), threads) {
+            let (mine, others) = rest.split_at_mut(part.len());
+            rest = others;
+            let work = move || {
+                for (row, out) in part.zip(mine) {
+                    if let Ok(target) = usize::try_from(targets[row]) {
+                        *out = nll_fast(&logits[row * width..(row + 1) * width], target);
+                    }
+                }
+            };
+            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+        }
+    });
+    out
+}
+
+/// NLL of each row's target, and the logits become their gradient, (softmax − onehot) · scale; a
+/// row with a negative target is not counted: NLL 0, gradient 0.
+///
+/// # Panics
+/// When a target is not below `width`, or the sizes differ.
+pub fn gradient_rows<T: Logit>(
+    logits: &mut [T],
+    width: usize,
+    targets: &[i64],
+    scale: f32,
+    threads: usize,
+) -> Vec<f64> {
+    assert_eq!(logits.len(), width * targets.len());
+    let mut out = vec![0.0; targets.len()];
+    let (mut rest_out, mut rest_logits) = (out.as_mut_slice(), logits);
+    std::thread::scope(|scope| {
+        for part in parts(targets.len(), threads) {
+            let (mine, others) = rest_out.split_at_mut(part.len());
+            rest_out = others;
+            let (rows, others) = rest_logits.split_at_mut(part.len() * width);
+            rest_logits = others;
+            let work = move || {
+                for (i, (index, out)) in part.zip(mine).enumerate() {
+                    let row = &mut rows[i * width..(i + 1) * width];
+                    match usize::try_from(targets[index]) {
+                        Ok(target) => *out = gradient_fast(row, target, scale),
+                        Err(_) => row.fill(T::put(0.0)),
+                    }
+                }
+            };
+            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+        }
+    });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_exact_at_zero_and_close_everywhere() {
+        assert_eq!(exp(0.0), 1.0);
+        for i in 0..87_000 {
+            let x = -(i as f32) / 1000.0;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(error < 2e-7, "exp({x}): relative error {error}");
+        }
+    }
+
+    #[test]
+    fn equal_logits_give_exactly_ln_v() {
+        for width in [3, 64, 50_304] {
+            let nll = nll_rows(&vec![0f32; width * 2], width, &[0, -1], 2);
+            assert_eq!(nll, [(width as f64).ln(), 0.0]);
+        }
+    }
+
+    #[test]
+    fn the_gradient_is_that_of_the_nll() {
+        let width = 71;
+        let logits: Vec<f32> = (0..width).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
+        let mut gradient = logits.clone();
+        let nll = gradient_rows(&mut gradient, width, &[5], 0.5, 1)[0];
+        assert_eq!(nll, nll_rows(&logits, width, &[5], 1)[0]);
+        let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+        for (i, &g) in gradient.iter().enumerate() {
+            let p = f64::from(logits[i]).exp() / sum;
+            let exact = 0.5 * (p - f64::from(u8::from(i == 5)));
+            assert!((f64::from(g) - exact).abs() < 1e-7, "{i}: {g} {exact}");
+        }
+    }
+
+    #[test]
+    fn a_nan_logit_gives_a_nan_nll() {
+        let mut logits = vec![0f32; 100];
+        logits[98] = f32::NAN;
+        assert!(nll_rows(&logits, 100, &[0], 1)[0].is_nan());
+        logits[98] = 0.0;
+        logits[3] = f32::NAN;
+        assert!(nll_rows(&logits, 100, &[0], 1)[0].is_nan());
+    }
+
+    #[test]
+    fn bf16_rounds_to_nearest_even_as_the_half_crate_does() {
+        for x in [1.0f32, -2.7, 3.141_592_7, 1e-30, 65_504.0, 0.333_333_34, f32::INFINITY] {
+            assert_eq!(<bf16 as Logit>::put(x), bf16::from_f32(x), "{x}");
+        }
+        assert!(<bf16 as Logit>::put(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,165 @@
+//! The flags of `ao-train`.
+
+use std::path::PathBuf;
+
+use ao_core::cli::{Compute, Quiet, Seed, parse_count};
+use serde::Serialize;
+
+/// What is trained, on what, and for how long.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct TrainArgs {
+    /// Model config, a JSON object
+    #[arg(long, value_name = "FILE.json", required_unless_present_any = ["init", "resume"])]
+    pub model: Option<PathBuf>,
+    /// Start from these weights, with a new optimizer (fine-tuning)
+    #[arg(long, value_name = "FILE.st")]
+    pub init: Option<PathBuf>,
+    /// Token shards: a folder, or A:0.7,B:0.3
+    #[arg(long, value_name = "DIR", required_unless_present = "resume")]
+    pub shards: Option<String>,
+    /// Generation orders: a SPEC, a .npy or .jsonl file, or - [default: mix:0.1*l2r+0.9*uniform]
+    #[arg(long, alias = "order", value_name = "SPEC|FILE")]
+    pub orders: Option<String>,
+    /// Run folder
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "dry_run"])]
+    pub out: Option<PathBuf>,
+    /// Go on from this run's latest checkpoint, with its options where none are given
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["init", "force"])]
+    pub resume: Option<PathBuf>,
+    /// Throw away what the run folder holds
+    #[arg(long)]
+    pub force: bool,
+    /// Print what would be run (parameters, memory, tokens per step) and stop
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The size and the length of the run
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub size: SizeArgs,
+    /// The optimizer
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub optimizer: OptimizerArgs,
+    /// Validation
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub eval: EvalArgs,
+    /// What is logged and saved
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub save: SaveArgs,
+    /// Seed
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub seed: Seed,
+    /// Device, precision, threads
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub compute: Compute,
+    /// Silence
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub quiet: Quiet,
+}
+
+/// The size of a step and the length of the run.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct SizeArgs {
+    /// Sequences of a micro-batch
+    #[arg(long, value_name = "B", default_value_t = 16, value_parser = positive)]
+    pub batch_size: u64,
+    /// Micro-batches of a step; tokens a step = B · T · A
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = positive)]
+    pub accumulate: u64,
+    /// Optimizer steps of the run
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
+    pub steps: u64,
+    /// Stop, and save, once this many tokens were trained on
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub max_tokens: Option<u64>,
+    /// Stop, and save, after this many seconds of training
+    #[arg(long, value_name = "S")]
+    pub max_seconds: Option<f64>,
+    /// Take sequences in file order
+    #[arg(long)]
+    pub no_shuffle: bool,
+}
+
+/// The optimizer, with the reference's values.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct OptimizerArgs {
+    /// Peak learning rate
+    #[arg(long, value_name = "FLOAT", default_value_t = 6e-4)]
+    pub lr: f64,
+    /// Learning rate after --decay-steps [default: a tenth of --lr]
+    #[arg(long, value_name = "FLOAT")]
+    pub min_lr: Option<f64>,
+    /// Steps of linear warm-up; the first step's rate is 0
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = parse_count)]
+    pub warmup: u64,
+    /// Step at which the cosine ends [default: --steps]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub decay_steps: Option<u64>,
+    /// Weight decay of tensors of two and more dimensions
+    #[arg(long, value_name = "FLOAT", default_value_t = 0.05)]
+    pub weight_decay: f64,
+    /// AdamW's β₁
+    #[arg(long, value_name = "FLOAT", default_value_t = 0.9)]
+    pub beta1: f64,
+    /// AdamW's β₂
+    #[arg(long, value_name = "FLOAT", default_value_t = 0.95)]
+    pub beta2: f64,
+    /// AdamW's ε
+    #[arg(long, value_name = "FLOAT", default_value_t = 1e-8)]
+    pub eps: f64,
+    /// Largest norm of all gradients together; 0 for none
+    #[arg(long, value_name = "FLOAT", default_value_t = 1.0)]
+    pub grad_clip: f64,
+    /// Decays of the moving averages to keep, as 0.9999 or 0.99,0.999; none for none
+    #[arg(long, value_name = "DECAY[,DECAY…]", default_value = "0.9999")]
+    pub ema: String,
+    /// Do not warm the decays up as min(β, (1+k)/(10+k))
+    #[arg(long)]
+    pub no_ema_warmup: bool,
+    /// Leave out up to N updates in a row whose loss or gradient is not finite
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip_nonfinite: u64,
+}
+
+/// Validation.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct EvalArgs {
+    /// Shards to validate on
+    #[arg(long, value_name = "DIR")]
+    pub val_shards: Option<PathBuf>,
+    /// Steps between validations; 0 for none but at the end
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
+    pub eval_every: u64,
+    /// Sequences of a validation, from the start of the shards
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub val_sequences: u64,
+}
+
+/// What is logged and saved.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct SaveArgs {
+    /// Steps between records of metrics.jsonl
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub log_every: u64,
+    /// Steps between checkpoints; the last step is always saved
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = positive)]
+    pub save_every: u64,
+    /// Checkpoints to keep, the newest ones
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
+    pub keep_last: u64,
+    /// Also keep each checkpoint whose step is a multiple of N; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = parse_count)]
+    pub keep_every: u64,
+}
+
+fn positive(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        0 => Err("need at least 1".into()),
+        n => Ok(n),
+    }
+}

@@ -1,0 +1,60 @@
+//! What the tests share: golden files and tensors in them.
+#![allow(dead_code)] // each test binary uses a part
+
+use std::path::{Path, PathBuf};
+
+use ao_core::config::ModelConfig;
+use ao_core::format::checkpoint::{CheckpointFile, DType};
+use serde_json::Value;
+
+/// A file of `testdata/golden`.
+pub fn golden(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden").join(path)
+}
+
+/// A golden `config.json`: the model config, and everything beside it.
+pub fn golden_config(folder: &str) -> (ModelConfig, Value) {
+    let text = std::fs::read(golden(folder).join("config.json")).unwrap();
+    let all: Value = serde_json::from_slice(&text).unwrap();
+    let keys =
+        ["arch", "block_size", "vocab_size", "n_layer", "n_head", "n_embd", "dropout", "bias"];
+    let model: serde_json::Map<String, Value> =
+        keys.iter().filter_map(|&k| all.get(k).map(|v| (k.to_owned(), v.clone()))).collect();
+    (ModelConfig::from_json(&Value::Object(model)).unwrap(), all)
+}
+
+/// A tensor as f64, with its shape.
+pub fn floats(file: &CheckpointFile, name: &str) -> (Vec<usize>, Vec<f64>) {
+    let view = file.tensor(name).unwrap_or_else(|| panic!("no tensor {name}"));
+    let values = match view.dtype {
+        DType::F64 => {
+            view.bytes.chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        }
+        _ => file.to_f32(name).unwrap().into_iter().map(f64::from).collect(),
+    };
+    (view.shape, values)
+}
+
+/// An integer tensor, with its shape.
+pub fn integers(file: &CheckpointFile, name: &str) -> (Vec<usize>, Vec<u32>) {
+    let view = file.tensor(name).unwrap_or_else(|| panic!("no tensor {name}"));
+    let values = match view.dtype {
+        DType::I32 => {
+            view.bytes.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap()) as u32).collect()
+        }
+        _ => {
+            view.bytes.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
+        }
+    };
+    (view.shape, values)
+}
+
+/// The largest absolute difference of two equally long lists.
+pub fn max_difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    assert!(!a.is_empty());
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
+}
