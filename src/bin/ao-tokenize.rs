@@ -75,6 +75,9 @@ struct Args {
     /// Keep the line feed in a line's text; a line of white space is an empty document then
     #[arg(long)]
     keep_newline: bool,
+    /// Take white space off both ends of each document
+    #[arg(long)]
+    strip: bool,
     /// Keep documents of no text, as an end token alone
     #[arg(long)]
     keep_empty: bool,
@@ -238,6 +241,7 @@ fn job(args: &Args) -> Result<Job> {
         rule: Rule {
             field: args.field.clone(),
             keep_newline: args.keep_newline,
+            strip: args.strip,
             keep_empty: args.keep_empty,
             lossy: args.lossy,
             detokenizer: args.detokenizer,

@@ -12,7 +12,7 @@
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
-//! | [`format`] | every byte that is written: shards, orders, checkpoints, records |
+//! | [`mod@format`] | every byte that is written: shards, orders, checkpoints, records |
 //! | [`rng`] | the frozen counter-based generator behind every draw |
 //! | [`stats`] | means over tokens with standard errors over sequences |
 //! | [`error`] | the error type and its exit codes |

@@ -26,6 +26,7 @@ pub fn decode(
     let rule = Rule {
         field: String::new(),
         keep_newline: false,
+        strip: false,
         keep_empty: true,
         lossy: false,
         detokenizer: Detokenizer::None,

@@ -17,6 +17,8 @@ pub struct Rule {
     pub field: String,
     /// Keep the line feed at the end of a line; a line of white space alone is the empty document.
     pub keep_newline: bool,
+    /// Take white space off both ends of a document's text.
+    pub strip: bool,
     /// Keep documents of no text (as an end token alone) instead of leaving them out.
     pub keep_empty: bool,
     /// Replace bytes that are not UTF-8 by U+FFFD instead of stopping.
@@ -42,7 +44,7 @@ pub struct Encoded {
     pub documents: Vec<Document>,
     /// What was dropped and repaired in it; the counts of documents, tokens and bytes stay zero.
     pub repairs: Totals,
-    /// See [`Batch::progress`].
+    /// How far the inputs are read with the end of this batch.
     pub progress: Progress,
 }
 
@@ -71,8 +73,9 @@ impl Rule {
             let first = out.ids.len();
             let (bytes, hash) = match content {
                 Content::Text(text) => {
+                    let text = if self.strip { text.trim() } else { &text };
                     let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
-                    let text = self.detokenizer.apply(&text);
+                    let text = self.detokenizer.apply(text);
                     if text.is_empty() && !self.keep_empty {
                         repairs.empty_documents_dropped += 1;
                         return Ok(());
@@ -112,10 +115,11 @@ impl Rule {
     pub fn training_texts(&self, batch: &Batch) -> Result<Vec<String>> {
         let mut texts = Vec::new();
         self.for_each_document(batch, &mut Totals::default(), &mut |_, content| {
-            if let Content::Text(text) = content
-                && !self.is_val(xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
-            {
-                texts.push(self.detokenizer.apply(&text).into_owned());
+            if let Content::Text(text) = content {
+                let text = if self.strip { text.trim() } else { &text };
+                if !self.is_val(xxhash_rust::xxh3::xxh3_64(text.as_bytes())) {
+                    texts.push(self.detokenizer.apply(text).into_owned());
+                }
             }
             Ok(())
         })?;
