@@ -226,6 +226,21 @@ fn inputs_at_fault_are_named_and_leave_nothing() {
 }
 
 #[test]
+fn bad_documents_are_left_out_and_counted_when_asked_for() {
+    let room = Room::new();
+    room.file(
+        "a.jsonl",
+        "{\"text\":\"a\"}\n{\"txt\":\"b\"}\nrubbish\n{\"text\":\"\\ud800\"}\n{\"text\":\"c\"}\n",
+    );
+    let out = room.ok(&["--skip-bad", "-o", "out", "a.jsonl"]);
+    assert_eq!(room.decoded("out"), b"a\nc\n");
+    let totals = &room.manifest("out")["totals"];
+    assert_eq!((&totals["documents"], &totals["bad_documents_skipped"]), (&2.into(), &3.into()));
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(text.contains("left out: a.jsonl, line 3: not JSON"), "{text}");
+}
+
+#[test]
 fn a_folder_that_is_no_shard_folder_is_never_replaced() {
     let room = Room::new();
     room.file("a.txt", TEXT);

@@ -31,6 +31,9 @@ More examples:
 
 See also: ao-train(1), ao-score(1), docs/formats.md";
 
+/// Documents left out that are named on stderr; the manifest counts them all.
+const MAX_COMPLAINTS: usize = 10;
+
 /// Text to token shards, and ids back to text
 #[derive(clap::Parser, Serialize)]
 #[command(name = "ao-tokenize", version = cli::VERSION, long_about = LONG_ABOUT,
@@ -84,6 +87,9 @@ struct Args {
     /// Replace bytes that are not UTF-8 by U+FFFD and count them, instead of stopping
     #[arg(long)]
     lossy: bool,
+    /// Leave out documents that cannot be read, count them and name the first, instead of stopping
+    #[arg(long)]
+    skip_bad: bool,
     /// Inputs are ids: one JSON array a line, or token files
     #[arg(long)]
     ids: bool,
@@ -170,7 +176,8 @@ fn run(args: Args) -> Result<()> {
         return decode(&args);
     }
     let mut job = job(&args)?;
-    let mut watch = Follow(cli::Progress::new("bytes", job.source.total_bytes(), args.quiet.quiet));
+    let progress = cli::Progress::new("bytes", job.source.total_bytes(), args.quiet.quiet);
+    let mut watch = Follow { progress, complaints: 0 };
     if args.write == Write::RawU16 {
         return write_raw(&args, &mut job, &mut watch);
     }
@@ -184,12 +191,14 @@ fn run(args: Args) -> Result<()> {
     let manifests = job.run(output, existing, |job| tokenizer(&args, job), &mut watch)?;
     for manifest in manifests {
         let t = &manifest.totals;
-        watch.0.say(&format!(
-            "{} documents, {} tokens, {} bytes of text; dropped {} empty, repaired {} UTF-8",
+        watch.progress.say(&format!(
+            "{} documents, {} tokens, {} bytes of text; left out {} empty and {} bad ones, replaced \
+             {} bytes that were not UTF-8",
             t.documents,
             t.tokens,
             t.bytes_of_text,
             t.empty_documents_dropped,
+            t.bad_documents_skipped,
             t.invalid_utf8_replaced
         ));
     }
@@ -244,6 +253,7 @@ fn job(args: &Args) -> Result<Job> {
             strip: args.strip,
             keep_empty: args.keep_empty,
             lossy: args.lossy,
+            skip_bad: args.skip_bad,
             detokenizer: args.detokenizer,
             eos: None,
             vocab_size: args.vocab_size.unwrap_or(0),
@@ -336,15 +346,24 @@ fn inspect(args: &Args) -> Result<()> {
     sink.finish()
 }
 
-/// Shows progress and stops at a signal.
-struct Follow(cli::Progress);
+/// Shows progress and complaints, and stops at a signal.
+struct Follow {
+    progress: cli::Progress,
+    complaints: usize,
+}
 
 impl Watch for Follow {
     fn begin(&mut self) {
         cli::signals::finish_on_signal();
     }
     fn progress(&mut self, bytes: u64, tokens: u64) {
-        self.0.set(bytes, &format!("{tokens} tokens"));
+        self.progress.set(bytes, &format!("{tokens} tokens"));
+    }
+    fn complain(&mut self, reason: &str) {
+        self.complaints += 1;
+        if self.complaints <= MAX_COMPLAINTS {
+            self.progress.say(&format!("left out: {reason}"));
+        }
     }
     fn stop(&mut self) -> Result<()> {
         cli::signals::interrupted()

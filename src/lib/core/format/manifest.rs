@@ -103,6 +103,8 @@ pub struct Totals {
     pub empty_documents_dropped: u64,
     /// Lines of given ids that held none: empty lines and records of another type.
     pub records_skipped: u64,
+    /// Documents that could not be read and were left out (`--skip-bad`).
+    pub bad_documents_skipped: u64,
     /// Byte sequences that were not UTF-8 and became U+FFFD.
     pub invalid_utf8_replaced: u64,
     /// Byte-order marks taken off the start of inputs.
@@ -131,6 +133,7 @@ impl Totals {
     pub fn add_repairs(&mut self, other: &Totals) {
         self.empty_documents_dropped += other.empty_documents_dropped;
         self.records_skipped += other.records_skipped;
+        self.bad_documents_skipped += other.bad_documents_skipped;
         self.invalid_utf8_replaced += other.invalid_utf8_replaced;
         self.byte_order_marks_removed += other.byte_order_marks_removed;
         self.carriage_returns_removed += other.carriage_returns_removed;

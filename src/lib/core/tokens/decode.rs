@@ -29,6 +29,7 @@ pub fn decode(
         strip: false,
         keep_empty: true,
         lossy: false,
+        skip_bad: false,
         detokenizer: Detokenizer::None,
         eos: None,
         vocab_size: tokenizer.vocab_size(),

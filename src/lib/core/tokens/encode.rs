@@ -10,6 +10,9 @@ use super::tokenizer::Encoder;
 use crate::format::manifest::Totals;
 use crate::{Error, Result};
 
+/// Complaints kept of one batch.
+const MAX_COMPLAINTS: usize = 5;
+
 /// What a document's bytes become.
 #[derive(Debug, Clone)]
 pub struct Rule {
@@ -23,6 +26,8 @@ pub struct Rule {
     pub keep_empty: bool,
     /// Replace bytes that are not UTF-8 by U+FFFD instead of stopping.
     pub lossy: bool,
+    /// Leave out documents that are no text or no ids, and count them, instead of stopping.
+    pub skip_bad: bool,
     /// What turns benchmark text into running text.
     pub detokenizer: Detokenizer,
     /// The id put behind each document.
@@ -44,6 +49,8 @@ pub struct Encoded {
     pub documents: Vec<Document>,
     /// What was dropped and repaired in it; the counts of documents, tokens and bytes stay zero.
     pub repairs: Totals,
+    /// What is wrong with documents that were left out.
+    pub complaints: Vec<String>,
     /// How far the inputs are read with the end of this batch.
     pub progress: Progress,
 }
@@ -69,42 +76,44 @@ impl Rule {
             Encoded { sequence: batch.sequence, progress: batch.progress, ..Encoded::default() };
         out.repairs.byte_order_marks_removed = batch.byte_order_marks;
         let mut encoder = encoder;
-        self.for_each_document(batch, &mut out.repairs, &mut |repairs, content| {
-            let first = out.ids.len();
-            let (bytes, hash) = match content {
-                Content::Text(text) => {
-                    let text = if self.strip { text.trim() } else { &text };
-                    let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
-                    let text = self.detokenizer.apply(text);
-                    if text.is_empty() && !self.keep_empty {
-                        repairs.empty_documents_dropped += 1;
-                        return Ok(());
+        let complaints =
+            self.for_each_document(batch, &mut out.repairs, &mut |repairs, content| {
+                let first = out.ids.len();
+                let (bytes, hash) = match content {
+                    Content::Text(text) => {
+                        let text = if self.strip { text.trim() } else { &text };
+                        let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+                        let text = self.detokenizer.apply(text);
+                        if text.is_empty() && !self.keep_empty {
+                            repairs.empty_documents_dropped += 1;
+                            return Ok(());
+                        }
+                        let Some(encoder) = encoder.as_deref_mut() else {
+                            return Err(Error::usage("text needs a tokenizer; give --tokenizer"));
+                        };
+                        encoder.encode_into(&text, &mut out.ids)?;
+                        (text.len(), hash)
                     }
-                    let Some(encoder) = encoder.as_deref_mut() else {
-                        return Err(Error::usage("text needs a tokenizer; give --tokenizer"));
-                    };
-                    encoder.encode_into(&text, &mut out.ids)?;
-                    (text.len(), hash)
-                }
-                Content::Ids(ids) => {
-                    if ids.is_empty() && !self.keep_empty {
-                        repairs.empty_documents_dropped += 1;
-                        return Ok(());
+                    Content::Ids(ids) => {
+                        if ids.is_empty() && !self.keep_empty {
+                            repairs.empty_documents_dropped += 1;
+                            return Ok(());
+                        }
+                        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                        out.ids.extend_from_slice(&ids);
+                        (0, xxhash_rust::xxh3::xxh3_64(&bytes))
                     }
-                    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-                    out.ids.extend_from_slice(&ids);
-                    (0, xxhash_rust::xxh3::xxh3_64(&bytes))
-                }
-            };
-            out.ids.extend(self.eos);
-            out.documents.push(Document {
-                // Both fit: a document has at most 2^30 bytes, and a token at least one of them.
-                tokens: (out.ids.len() - first) as u32,
-                bytes: bytes as u32,
-                val: self.is_val(hash),
-            });
-            Ok(())
-        })?;
+                };
+                out.ids.extend(self.eos);
+                out.documents.push(Document {
+                    // Both fit: a document has at most 2^30 bytes, and a token at least one of them.
+                    tokens: (out.ids.len() - first) as u32,
+                    bytes: bytes as u32,
+                    val: self.is_val(hash),
+                });
+                Ok(())
+            })?;
+        out.complaints = complaints;
         Ok(out)
     }
 
@@ -131,46 +140,69 @@ impl Rule {
         (hash as f64) < self.val_share * (u64::MAX as f64)
     }
 
+    /// Gives the content of each document of the batch; what is wrong with those left out.
     fn for_each_document(
         &self,
         batch: &Batch,
         repairs: &mut Totals,
         give: &mut dyn FnMut(&mut Totals, Content) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
+        let mut complaints = Vec::new();
         let mut start = 0;
-        for (i, &end) in batch.ends.iter().enumerate() {
-            let bytes = &batch.bytes[start..end as usize];
-            let place = Place { batch, document: i, start };
-            match batch.kind {
-                Kind::Tokens => {
-                    let ids: Vec<u32> = bytes
-                        .chunks_exact(4)
-                        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                        .collect();
-                    self.check_ids(&ids, &place)?;
-                    give(repairs, Content::Ids(ids))?;
+        for (document, &end) in batch.ends.iter().enumerate() {
+            let place = Place { batch, document, start };
+            match self.content(&batch.bytes[start..end as usize], &place, repairs) {
+                Ok(Some(content)) => give(repairs, content)?,
+                Ok(None) => {}
+                Err(error) if self.skip_bad => {
+                    repairs.bad_documents_skipped += 1;
+                    if complaints.len() < MAX_COMPLAINTS {
+                        complaints.push(error.to_string());
+                    }
                 }
-                Kind::Ids => match self.ids_of_line(bytes, &place)? {
-                    Some(ids) => give(repairs, Content::Ids(ids))?,
-                    None => repairs.records_skipped += 1,
-                },
-                Kind::Jsonl => match self.field_of_line(bytes, &place, repairs)? {
-                    Some(text) => give(repairs, Content::Text(Cow::Owned(text)))?,
-                    None => repairs.empty_documents_dropped += 1,
-                },
-                Kind::Lines => {
-                    let text = self.text(self.without_line_end(bytes, repairs), &place, repairs)?;
-                    let blank = self.keep_newline && text.chars().all(char::is_whitespace);
-                    give(repairs, Content::Text(if blank { Cow::Borrowed("") } else { text }))?;
-                }
-                Kind::Whole => {
-                    let text = self.text(bytes, &place, repairs)?;
-                    give(repairs, Content::Text(text))?;
-                }
+                Err(error) => return Err(error),
             }
             start = end as usize;
         }
-        Ok(())
+        Ok(complaints)
+    }
+
+    /// What the bytes of one document hold; `None`, counted, where that is nothing.
+    fn content<'a>(
+        &self,
+        bytes: &'a [u8],
+        place: &Place,
+        repairs: &mut Totals,
+    ) -> Result<Option<Content<'a>>> {
+        Ok(Some(match place.batch.kind {
+            Kind::Tokens => {
+                let words = bytes.chunks_exact(4);
+                let ids: Vec<u32> =
+                    words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+                self.check_ids(&ids, place)?;
+                Content::Ids(ids)
+            }
+            Kind::Ids => match self.ids_of_line(bytes, place)? {
+                Some(ids) => Content::Ids(ids),
+                None => {
+                    repairs.records_skipped += 1;
+                    return Ok(None);
+                }
+            },
+            Kind::Jsonl => match self.field_of_line(bytes, place, repairs)? {
+                Some(text) => Content::Text(Cow::Owned(text)),
+                None => {
+                    repairs.empty_documents_dropped += 1;
+                    return Ok(None);
+                }
+            },
+            Kind::Lines => {
+                let text = self.text(self.without_line_end(bytes, repairs), place, repairs)?;
+                let blank = self.keep_newline && text.chars().all(char::is_whitespace);
+                Content::Text(if blank { Cow::Borrowed("") } else { text })
+            }
+            Kind::Whole => Content::Text(self.text(bytes, place, repairs)?),
+        }))
     }
 
     fn without_line_end<'a>(&self, line: &'a [u8], repairs: &mut Totals) -> &'a [u8] {

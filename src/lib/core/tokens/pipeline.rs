@@ -20,6 +20,8 @@ pub trait Watch {
     fn begin(&mut self) {}
     /// So many bytes of the inputs have been read and so many tokens made.
     fn progress(&mut self, bytes: u64, tokens: u64);
+    /// A document was left out, for this reason.
+    fn complain(&mut self, reason: &str);
     /// An error to stop with, at the next batch.
     ///
     /// # Errors
@@ -131,6 +133,7 @@ fn write_in_order(
         while let Some(outcome) = waiting.remove(&next) {
             let batch = outcome?;
             next += 1;
+            batch.complaints.iter().for_each(|reason| watch.complain(reason));
             tokens += batch.ids.len() as u64;
             write(batch)?;
             watch.progress(count.load(Ordering::Relaxed), tokens);

@@ -106,6 +106,8 @@ impl Tokenizer {
                 let mut foreign =
                     tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| bad(e.to_string()))?;
                 foreign.set_encode_special_tokens(true);
+                // A file made for one model's inputs may cut or fill up every text.
+                foreign.with_truncation(None).map_err(|e| bad(e.to_string()))?.with_padding(None);
                 let largest = foreign.get_vocab(true).values().copied().max();
                 let size = largest.map_or(0, |id| id as usize + 1);
                 (Engine::Foreign(Box::new(foreign)), size)
@@ -376,6 +378,24 @@ mod tests {
             assert_eq!(gpt2.decode(&ids), text.as_bytes());
         }
         assert_eq!((again.eos_id(), again.vocab_size()), (gpt2.eos_id(), gpt2.vocab_size()));
+    }
+
+    #[test]
+    fn a_foreign_tokenizer_neither_cuts_nor_fills_up() {
+        let json = r#"{"version":"1.0",
+            "truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0},
+            "padding":{"strategy":{"Fixed":9},"direction":"Right","pad_to_multiple_of":null,
+                "pad_id":0,"pad_type_id":0,"pad_token":"[UNK]"},
+            "added_tokens":[{"id":3,"content":"[SEP]","single_word":false,"lstrip":false,
+                "rstrip":false,"normalized":false,"special":true}],
+            "normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":null,
+            "decoder":null,
+            "model":{"type":"WordLevel","vocab":{"[UNK]":0,"a":1,"b":2,"[SEP]":3},
+                "unk_token":"[UNK]"}}"#;
+        let foreign = Tokenizer::from_json("t", json.as_bytes().to_vec()).unwrap();
+        assert_eq!(foreign.encode("a b a x").unwrap(), [1, 2, 1, 0]);
+        assert_eq!((foreign.eos_id(), foreign.vocab_size()), (Some(3), 4));
+        assert_eq!(foreign.token_bytes().unwrap_err().exit_code(), 2);
     }
 
     #[test]
