@@ -5,6 +5,7 @@ use std::process::Command;
 #[test]
 fn light_tools_do_not_link_libtorch() {
     for path in [
+        env!("CARGO_BIN_EXE_ao-ema"),
         env!("CARGO_BIN_EXE_ao-orders"),
         env!("CARGO_BIN_EXE_ao-summary"),
         env!("CARGO_BIN_EXE_ao-tokenize"),

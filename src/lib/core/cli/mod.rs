@@ -5,6 +5,7 @@
 
 mod args;
 mod config_file;
+pub mod ema;
 mod output;
 mod progress;
 mod provenance;

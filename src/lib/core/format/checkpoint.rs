@@ -108,6 +108,30 @@ impl TensorView<'_> {
         }
         true
     }
+
+    /// Adds `factor` times each element of `range` to `sums`, in f64; nothing if the type is no
+    /// float.
+    ///
+    /// # Panics
+    /// When the range goes past [`TensorView::element_count`].
+    pub fn add_scaled(&self, range: std::ops::Range<usize>, factor: f64, sums: &mut [f64]) {
+        fn add(sums: &mut [f64], factor: f64, numbers: impl Iterator<Item = f64>) {
+            sums.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += factor * x);
+        }
+        let size = self.dtype.size();
+        let bytes = &self.bytes[range.start * size..range.end * size];
+        match self.dtype {
+            DType::F64 => add(sums, factor, words(bytes).map(f64::from_le_bytes)),
+            DType::F32 => add(sums, factor, words(bytes).map(|b| f32::from_le_bytes(b).into())),
+            DType::BF16 => {
+                add(sums, factor, words(bytes).map(|b| half::bf16::from_le_bytes(b).into()));
+            }
+            DType::F16 => {
+                add(sums, factor, words(bytes).map(|b| half::f16::from_le_bytes(b).into()));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// `bytes` cut into words of N bytes; a remainder does not occur in checked tensors.
@@ -262,6 +286,16 @@ impl CheckpointFile {
             }
         }
         Ok(())
+    }
+
+    /// Lets the system take back the memory of elements already read, so that walking through many
+    /// large files keeps little of them resident. They can still be read again.
+    pub fn release(&self, name: &str, range: std::ops::Range<usize>) {
+        if let Some(view) = self.tensor(name) {
+            let start = view.bytes.as_ptr() as usize - self.map.as_ptr() as usize;
+            let size = view.dtype.size();
+            self.map.release(start + range.start * size, range.len() * size);
+        }
     }
 
     /// An error about one tensor of this file.

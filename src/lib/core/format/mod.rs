@@ -43,6 +43,19 @@ pub fn map_file(path: &Path) -> Result<Mapped> {
 #[derive(Debug)]
 pub struct Mapped(Option<Mmap>);
 
+impl Mapped {
+    /// Tells the system that these bytes need not stay in memory; a later read brings them back.
+    pub fn release(&self, start: usize, length: usize) {
+        if let Some(map) = &self.0 {
+            // SAFETY: the map is shared and read-only, so what is dropped is read from the file
+            // again at the next access. A refusal changes nothing.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length)
+            };
+        }
+    }
+}
+
 impl std::ops::Deref for Mapped {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
