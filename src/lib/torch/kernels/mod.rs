@@ -3,6 +3,7 @@
 //! libtorch's operations beside its caller, for other devices, and a test that both agree.
 
 pub mod adamw;
+pub mod categorical;
 pub mod softmax;
 
 /// Splits `rows` rows into at most `threads` contiguous parts of nearly equal size.

@@ -214,7 +214,7 @@ fn logits_into(buffer: &mut Tensor, rows: &Tensor, weight: &Tensor, bias: &Tenso
 ///
 /// # Safety
 /// `T` must be the tensor's kind.
-unsafe fn slice<T>(tensor: &Tensor) -> &[T] {
+pub(crate) unsafe fn slice<T>(tensor: &Tensor) -> &[T] {
     assert!(tensor.is_contiguous());
     // SAFETY: contiguous, and of this kind by the caller's word; the borrow keeps the storage.
     unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const T, tensor.numel()) }

@@ -9,8 +9,8 @@ mod weights;
 
 pub use ao_gpt::{AoGpt, Attend, CausalAttention, Conditioning};
 pub use batch::Batch;
-pub(crate) use head::slice_mut;
 pub use head::{Head, HeadGradients};
+pub(crate) use head::{slice, slice_mut};
 pub use load::{CheckpointArgs, Loaded, WeightsChoice};
 pub use weights::Weights;
 pub(crate) use weights::write_all;

@@ -1,0 +1,101 @@
+//! The keys and values of rows already forwarded, in memory that is allocated once a batch.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::model::Attend;
+
+/// Keys and values, one pair of (B, H, slots, hs) a layer; slot k of a sequence is its row k.
+pub struct Cache {
+    layers: Vec<[Tensor; 2]>,
+}
+
+/// One pass of rows over a cache: writes the rows' keys and values into their slots, then lets each
+/// row see what the mask allows of all slots in use.
+pub(super) struct BlockAttention<'a> {
+    cache: &'a mut Cache,
+    /// Slot of the first row of each sequence.
+    starts: &'a [usize],
+    /// Rows of each sequence; those behind are padding.
+    counts: &'a [usize],
+    /// Slots in use once the rows are in.
+    slots: i64,
+    /// (1 or B, 1, R, slots) bool; none where every row sees every slot.
+    mask: Option<Tensor>,
+}
+
+impl Cache {
+    /// All zero. `sizes`: layers, sequences, heads, slots, head size.
+    pub fn new(sizes: [usize; 5], kind: Kind, device: Device) -> Cache {
+        let [layers, b, heads, slots, hs] = sizes.map(|n| n as i64);
+        let all = Tensor::zeros([layers, 2, b, heads, slots, hs], (kind, device));
+        let part = |layer, which| all.select(0, layer).select(0, which);
+        Cache { layers: (0..layers).map(|layer| [part(layer, 0), part(layer, 1)]).collect() }
+    }
+
+    /// The keys and values of a layer, (B, H, slots, hs) each: views, for tests and inspection.
+    pub fn layer(&self, layer: usize) -> (Tensor, Tensor) {
+        let [k, v] = &self.layers[layer];
+        (k.shallow_clone(), v.shallow_clone())
+    }
+
+    /// A pass of `counts[r]` rows of sequence r into the slots from `starts[r]` on; the first
+    /// `causal[r]` of them see the slots up to their own, the others the slots before the last
+    /// causal row, and themselves.
+    pub(super) fn block<'a>(
+        &'a mut self,
+        starts: &'a [usize],
+        counts: &'a [usize],
+        causal: &[usize],
+        rows: usize,
+    ) -> BlockAttention<'a> {
+        let slots = starts.iter().zip(counts).map(|(s, c)| s + c).max().unwrap_or(0);
+        let device = self.layers.first().map_or(Device::Cpu, |l| l[0].device());
+        let alike = [starts, counts, causal].iter().all(|v| v.iter().all(|x| *x == v[0]));
+        let mask = if alike && rows == 1 {
+            None
+        } else {
+            let sequences = if alike { 1 } else { starts.len() };
+            let mut mask = vec![false; sequences * rows * slots];
+            for r in 0..sequences {
+                for j in 0..rows {
+                    let line = &mut mask[(r * rows + j) * slots..][..slots];
+                    if j >= counts[r] {
+                        line[0] = true; // padding; a row that sees nothing would be NaN
+                    } else if j < causal[r] {
+                        line[..=starts[r] + j].fill(true);
+                    } else {
+                        line[..starts[r] + causal[r] - 1].fill(true);
+                        line[starts[r] + j] = true;
+                    }
+                }
+            }
+            let sizes = [sequences as i64, 1, rows as i64, slots as i64];
+            Some(Tensor::from_slice(&mask).view(sizes).to_device(device))
+        };
+        BlockAttention { cache: self, starts, counts, slots: slots as i64, mask }
+    }
+}
+
+impl Attend for BlockAttention<'_> {
+    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+        let rows = q.size()[2];
+        let alike = self.starts.iter().all(|&s| s == self.starts[0])
+            && self.counts.iter().all(|&c| c as i64 == rows);
+        for (kept, new) in self.cache.layers[layer].iter().zip([k, v]) {
+            if alike {
+                kept.narrow(2, self.starts[0] as i64, rows).copy_(new);
+                continue;
+            }
+            for (r, (&start, &count)) in self.starts.iter().zip(self.counts).enumerate() {
+                if count > 0 {
+                    let (r, count) = (r as i64, count as i64);
+                    let own = new.select(0, r).narrow(1, 0, count);
+                    kept.select(0, r).narrow(1, start as i64, count).copy_(&own);
+                }
+            }
+        }
+        let [k, v] = &self.cache.layers[layer];
+        let (k, v) = (k.narrow(2, 0, self.slots), v.narrow(2, 0, self.slots));
+        Tensor::scaled_dot_product_attention(q, &k, &v, self.mask.as_ref(), 0.0, false, None, false)
+    }
+}

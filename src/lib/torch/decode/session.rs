@@ -1,0 +1,199 @@
+//! Sequences in the making: which tokens each has, and which rows the cache holds.
+//!
+//! Row 0 of a sequence holds the [None] token, row k the token of step k − 1; row k predicts the
+//! token of step k, told its position. The keys and values of a row depend on that position too, so
+//! a row is final only once the position of the next step is.
+
+use ao_core::{Error, Result};
+use tch::{Kind, Tensor};
+
+use super::cache::Cache;
+use crate::model::{AoGpt, Conditioning};
+
+/// One sequence: its order and the tokens so far.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Positions in the order of their steps, a permutation of 0..T.
+    pub order: Vec<u32>,
+    /// Tokens of the first steps, in generation order.
+    pub tokens: Vec<u32>,
+    /// Rows in the cache.
+    pub(super) cached: usize,
+}
+
+impl Line {
+    /// A sequence of `order.len()` tokens of which the first `tokens.len()` steps are given.
+    pub fn new(order: Vec<u32>, tokens: Vec<u32>) -> Line {
+        Line { order, tokens, cached: 0 }
+    }
+
+    /// Steps still to be made.
+    pub fn left(&self) -> usize {
+        self.order.len() - self.tokens.len()
+    }
+
+    /// Takes steps back to `count` tokens.
+    pub fn truncate(&mut self, count: usize) {
+        self.tokens.truncate(count);
+        self.cached = self.cached.min(self.tokens.len() + 1);
+    }
+}
+
+/// What one sequence takes part in a pass with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ask<'a> {
+    /// Rows before this one that the cache lacks are forwarded, causal, and stay in it.
+    pub until: usize,
+    /// Positions that copies of the last of these rows predict; the copies see neither each other
+    /// nor it, and do not stay.
+    pub copies: &'a [u32],
+    /// How many of the last rows are wanted.
+    pub wanted: usize,
+}
+
+/// A batch of sequences over one cache.
+pub struct Session<'a> {
+    model: &'a AoGpt,
+    conditioning: &'a Conditioning,
+    cache: Cache,
+    /// The sequences.
+    pub lines: Vec<Line>,
+    /// Rows forwarded so far, padding not counted.
+    pub rows_forwarded: u64,
+}
+
+impl<'a> Session<'a> {
+    /// A session over `lines`, whose cache is allocated here for all their steps.
+    pub fn new(model: &'a AoGpt, conditioning: &'a Conditioning, lines: Vec<Line>) -> Session<'a> {
+        let config = model.config();
+        let slots = lines.iter().map(|l| l.order.len()).max().unwrap_or(0);
+        let sizes = [config.n_layer, lines.len(), config.n_head, slots, config.head_size()];
+        let cache = Cache::new(sizes, model.compute(), model.device());
+        Session { model, conditioning, cache, lines, rows_forwarded: 0 }
+    }
+
+    /// The hidden rows that predict the next `sizes[r]` tokens of each sequence, each of them given
+    /// the tokens so far alone: (Σ sizes, C), sequence by sequence, ready for the head.
+    ///
+    /// # Errors
+    /// When a size is beyond the steps left.
+    pub fn advance(&mut self, sizes: &[usize]) -> Result<Tensor> {
+        let orders: Vec<Vec<u32>> = self
+            .lines
+            .iter()
+            .zip(sizes)
+            .map(|(line, &size)| {
+                let t = line.tokens.len();
+                line.order.get(t + 1..t + size).map(<[u32]>::to_vec).unwrap_or_default()
+            })
+            .collect();
+        let asks: Vec<Ask> = self
+            .lines
+            .iter()
+            .zip(sizes)
+            .zip(&orders)
+            .map(|((line, &size), copies)| match size {
+                0 => Ask::default(),
+                _ => Ask { until: line.tokens.len() + 1, copies, wanted: size },
+            })
+            .collect();
+        self.pass(&asks)
+    }
+
+    /// One pass: the wanted rows, (Σ wanted, C), sequence by sequence.
+    ///
+    /// # Errors
+    /// When a sequence has not the tokens or steps that it is asked for.
+    pub fn pass(&mut self, asks: &[Ask]) -> Result<Tensor> {
+        let mut starts = Vec::with_capacity(asks.len());
+        let (mut counts, mut causal) = (starts.clone(), starts.clone());
+        for (line, ask) in self.lines.iter().zip(asks) {
+            let own = ask.until.saturating_sub(line.cached);
+            let count = own + ask.copies.len();
+            let fits = ask.until <= line.tokens.len() + 1
+                && line.cached + count <= line.order.len()
+                && ask.wanted <= count
+                && (own > 0 || ask.copies.is_empty());
+            if asks.len() != self.lines.len() || !fits {
+                return Err(Error::usage(format!(
+                    "decoding asks for {count} rows after {} of {} steps; this is a fault of the \
+                     program",
+                    line.tokens.len(),
+                    line.order.len()
+                )));
+            }
+            starts.push(line.cached);
+            counts.push(count);
+            causal.push(own);
+        }
+        let rows = counts.iter().copied().max().unwrap_or(0);
+        tch::no_grad(|| {
+            let (input, targets) = self.input(asks, &counts, rows);
+            let mut attend = self.cache.block(&starts, &counts, &causal, rows);
+            let hidden = self.model.forward(&input, &targets, self.conditioning, &mut attend, 0.0);
+            for (line, ask) in self.lines.iter_mut().zip(asks) {
+                line.cached = line.cached.max(ask.until);
+            }
+            self.rows_forwarded += counts.iter().map(|&c| c as u64).sum::<u64>();
+            Ok(wanted_rows(&hidden, asks, &counts, rows))
+        })
+    }
+
+    /// Input rows (B, R, C) and their targets (B, R).
+    fn input(&self, asks: &[Ask], counts: &[usize], rows: usize) -> (Tensor, Tensor) {
+        let size = asks.len() * rows;
+        let (mut tokens, mut positions) = (vec![0i64; size], vec![0i64; size]);
+        let (mut targets, mut none) = (vec![0i64; size], vec![false; size]);
+        for (r, (line, ask)) in self.lines.iter().zip(asks).enumerate() {
+            for j in 0..counts[r] {
+                let at = r * rows + j;
+                let row = (line.cached + j).min(ask.until - 1);
+                let copy = (line.cached + j).checked_sub(ask.until);
+                targets[at] = i64::from(copy.map_or(line.order[row], |c| ask.copies[c]));
+                match row.checked_sub(1) {
+                    None => none[at] = true,
+                    Some(step) => {
+                        tokens[at] = i64::from(line.tokens[step]);
+                        positions[at] = i64::from(line.order[step]);
+                    }
+                }
+            }
+        }
+        let (b, r, device) = (asks.len() as i64, rows as i64, self.model.device());
+        let integers = |values: &[i64]| Tensor::from_slice(values).view([b, r]).to_device(device);
+        let mut input = self.model.token_rows(&integers(&tokens))
+            + self.model.position_rows(&integers(&positions));
+        if none.contains(&true) {
+            let none = Tensor::from_slice(&none).view([b, r, 1]).to_device(device);
+            input = self.model.none_row().where_self(&none, &input);
+        }
+        (input, integers(&targets))
+    }
+
+    /// The keys and values so far.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The kind of hidden rows.
+    pub fn kind(&self) -> Kind {
+        self.model.kind()
+    }
+}
+
+fn wanted_rows(hidden: &Tensor, asks: &[Ask], counts: &[usize], rows: usize) -> Tensor {
+    let c = hidden.size()[2];
+    let flat = hidden.reshape([-1, c]);
+    let index: Vec<i64> = asks
+        .iter()
+        .zip(counts)
+        .enumerate()
+        .flat_map(|(r, (ask, &count))| {
+            (r * rows + count - ask.wanted..r * rows + count).map(|i| i as i64)
+        })
+        .collect();
+    if index.len() == asks.len() * rows {
+        return flat;
+    }
+    flat.index_select(0, &Tensor::from_slice(&index).to_device(hidden.device()))
+}

@@ -1,0 +1,315 @@
+//! Decoding draws from the law that the model states: against the published code's logits, against
+//! whole forwards, and against exact probabilities.
+
+mod common;
+
+use ao_core::config::ModelConfig;
+use ao_core::format::checkpoint::CheckpointFile;
+use ao_core::rng::{Domain, Stream};
+use ao_torch::decode::filter::Filter;
+use ao_torch::decode::generate::{Generator, Request, text_order};
+use ao_torch::decode::session::{Line, Session};
+use ao_torch::model::{AoGpt, Attend, Batch, Weights};
+use ao_torch::tch::{Device, Kind, Tensor};
+use common::{floats, golden, golden_config, integers, max_difference};
+use serde_json::json;
+
+/// A model with random weights large enough for its laws to be far from uniform.
+fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> AoGpt {
+    let config = ModelConfig::from_json(&json!({
+        "arch": "ao-gpt", "block_size": block_size, "vocab_size": vocab_size,
+        "n_layer": 2, "n_head": 2, "n_embd": 16, "cond_dim": 8
+    }))
+    .unwrap();
+    let weights = Weights::init(&config, 3, Device::Cpu).to_kind(kind);
+    let mut flat = weights.flat().shallow_clone();
+    let noise: Vec<f64> = {
+        let mut stream = Stream::new(9, Domain::Init, 1000);
+        (0..flat.numel()).map(|_| 0.2 * stream.normal()).collect()
+    };
+    let _ = flat.g_add_(&Tensor::from_slice(&noise).to_kind(kind));
+    let ModelConfig::AoGpt(config) = &config;
+    AoGpt::new(config, &weights, kind, 1)
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
+}
+
+fn golden_steps(folder: &str) {
+    let (config, figures) = golden_config(folder);
+    let ModelConfig::AoGpt(sizes) = &config;
+    let path = golden(folder).join("model.safetensors");
+    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
+    let model = AoGpt::new(sizes, &weights, Kind::Float, 1);
+    let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let (_, orders) = integers(&cases, "orders");
+    let t = shape[1];
+    let conditioning = model.conditioning();
+    let lines = orders.chunks(t).map(|order| Line::new(order.to_vec(), Vec::new())).collect();
+    let mut session = Session::new(&model, &conditioning, lines);
+    let groups = figures["decode_groups"].as_array().unwrap();
+    for (step, group) in groups.iter().enumerate() {
+        let edge = |i: usize| group[i].as_u64().unwrap() as usize;
+        let size = edge(1) - edge(0);
+        let hidden = session.advance(&vec![size; shape[0]]).unwrap();
+        let logits = values(&model.head().logits(&hidden));
+        let expected = floats(&cases, &format!("step{step}.logits"));
+        let difference = max_difference(&logits, &expected.1);
+        assert!(difference <= 2e-5, "{folder} step {step}: {difference}");
+        for (r, line) in session.lines.iter_mut().enumerate() {
+            for k in edge(0)..edge(1) {
+                line.tokens.push(tokens[r * t + line.order[k] as usize]);
+            }
+        }
+    }
+    // 2n − S + 1 − (last group) rows a sequence.
+    let last = groups.last().unwrap();
+    let last = last[1].as_u64().unwrap() - last[0].as_u64().unwrap();
+    let rows = 2 * t as u64 - groups.len() as u64 + 1 - last;
+    assert_eq!(session.rows_forwarded, rows * shape[0] as u64);
+}
+
+#[test]
+fn cached_steps_have_the_logits_of_the_published_code() {
+    golden_steps("ao-gpt");
+    golden_steps("ao-gpt-short");
+}
+
+/// Log-probabilities of the next tokens after `known`, each from a whole forward of its own.
+fn plainly(model: &AoGpt, order: &[u32], tokens: &[u32], known: usize, size: usize) -> Vec<f64> {
+    let conditioning = model.conditioning();
+    (known..known + size)
+        .flat_map(|k| {
+            // The order with step k moved to `known`: what it predicts there sees `known` tokens.
+            let mut moved = order.to_vec();
+            moved[known..=k].rotate_right(1);
+            let text = text_order(order, tokens);
+            let batch = Batch::new(&[&text], &[&moved]).unwrap();
+            let hidden = model.hidden(&batch, &conditioning);
+            values(&model.head().logits(&hidden.select(0, 0).narrow(0, known as i64, 1)))
+        })
+        .collect()
+}
+
+#[test]
+fn cached_decoding_equals_whole_forwards_for_every_grouping() {
+    let (t, v) = (5, 6);
+    let model = tiny(t, v, Kind::Double);
+    let conditioning = model.conditioning();
+    let order = vec![3, 0, 4, 1, 2];
+    let tokens = vec![5, 1, 0, 2, 2];
+    for given in 0..t {
+        for cuts in 0..1u32 << (t - given - 1) {
+            let mut line = Line::new(order.clone(), tokens[..given].to_vec());
+            line.tokens.reserve(t);
+            let mut session = Session::new(&model, &conditioning, vec![line]);
+            let mut known = given;
+            while known < t {
+                let mut size = 1;
+                while known + size < t && cuts >> (known + size - given - 1) & 1 == 0 {
+                    size += 1;
+                }
+                let hidden = session.advance(&[size]).unwrap();
+                let logits = values(&model.head().logits(&hidden));
+                let expected = plainly(&model, &order, &tokens, known, size);
+                let difference = max_difference(&logits, &expected);
+                assert!(difference < 1e-9, "given {given}, cuts {cuts:b}: {difference}");
+                session.lines[0].tokens.extend(&tokens[known..known + size]);
+                known += size;
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_of_different_lengths_and_gaps_give_each_sequence_its_own_logits() {
+    let model = tiny(7, 6, Kind::Double);
+    let conditioning = model.conditioning();
+    let full = [5, 1, 0, 2, 2, 4, 3];
+    let cases: [(&[u32], usize, &[usize]); 4] = [
+        (&[3, 0, 4, 1, 2, 6, 5], 0, &[3, 1, 3]),
+        (&[1, 0, 2], 2, &[1]),
+        (&[4, 3, 2, 1, 0], 3, &[1, 1]),
+        (&[0, 1], 2, &[]),
+    ];
+    let lines = cases
+        .iter()
+        .map(|(order, given, _)| Line::new(order.to_vec(), full[..*given].to_vec()))
+        .collect();
+    let mut session = Session::new(&model, &conditioning, lines);
+    for step in 0..3 {
+        let sizes: Vec<usize> =
+            cases.iter().map(|(_, _, groups)| groups.get(step).copied().unwrap_or(0)).collect();
+        let hidden = session.advance(&sizes).unwrap();
+        let logits = values(&model.head().logits(&hidden));
+        let mut expected = Vec::new();
+        for (line, (&size, (order, _, _))) in session.lines.iter_mut().zip(sizes.iter().zip(&cases))
+        {
+            let known = line.tokens.len();
+            expected.extend(plainly(&model, order, &full[..order.len()], known, size));
+            line.tokens.extend(&full[known..known + size]);
+        }
+        assert!(max_difference(&logits, &expected) < 1e-9);
+    }
+}
+
+#[test]
+fn the_prefill_leaves_the_keys_and_values_of_the_training_forward() {
+    struct Record(Vec<(Tensor, Tensor)>);
+    impl Attend for Record {
+        fn attend(&mut self, _: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+            self.0.push((k.copy(), v.copy()));
+            Tensor::scaled_dot_product_attention::<Tensor>(q, k, v, None, 0.0, true, None, false)
+        }
+    }
+    let model = tiny(6, 6, Kind::Double);
+    let conditioning = model.conditioning();
+    let order = vec![2, 5, 1, 0, 4, 3];
+    let tokens = vec![1, 2, 3, 4, 5, 0];
+    let line = Line::new(order.clone(), tokens[..4].to_vec());
+    let mut session = Session::new(&model, &conditioning, vec![line]);
+    let _ = session.advance(&[2]).unwrap();
+    let batch = Batch::new(&[&text_order(&order, &tokens)], &[&order]).unwrap();
+    let mut record = Record(Vec::new());
+    let held = model.token_rows(&batch.tokens_tensor(Device::Cpu).narrow(1, 0, 5));
+    let order = batch.order_tensor(Device::Cpu);
+    let rows = model.input_rows(&held, &order);
+    let _ = model.forward(&rows, &order, &conditioning, &mut record, 0.0);
+    for (layer, (k, v)) in record.0.iter().enumerate() {
+        let (kept_k, kept_v) = session.cache().layer(layer);
+        for (kept, full) in [(kept_k, k), (kept_v, v)] {
+            let part = |x: &Tensor| values(&x.narrow(2, 0, 5));
+            assert!(max_difference(&part(&kept), &part(full)) < 1e-12);
+        }
+    }
+}
+
+/// Draws `count` samples of order [2, 0, 1] and counts the texts.
+fn frequencies(
+    model: &AoGpt,
+    count: u64,
+    vocab: usize,
+    draw: impl Fn(&mut Generator, Vec<Request>) -> Vec<Vec<u32>>,
+) -> Vec<f64> {
+    let conditioning = model.conditioning();
+    let mut generator = Generator::new(model, &conditioning, Filter::plain(vocab), 1);
+    let mut counts = vec![0.0; vocab.pow(3)];
+    let mut index = 0;
+    while index < count {
+        let requests = (index..count.min(index + 500))
+            .map(|i| Request {
+                order: vec![2, 0, 1],
+                given: Vec::new(),
+                groups: vec![1; 3],
+                stream: Stream::new(11, Domain::Sample, i),
+            })
+            .collect();
+        for tokens in draw(&mut generator, requests) {
+            counts[tokens.iter().fold(0, |code, &t| code * vocab + t as usize)] += 1.0;
+        }
+        index += 500;
+    }
+    counts
+}
+
+/// Exact probability of every text of three tokens under the order [2, 0, 1].
+fn exact(model: &AoGpt, vocab: usize) -> Vec<f64> {
+    let conditioning = model.conditioning();
+    (0..vocab.pow(3))
+        .map(|code| {
+            let text: Vec<u32> = [code / vocab / vocab, code / vocab % vocab, code % vocab]
+                .map(|t| t as u32)
+                .to_vec();
+            let batch = Batch::new(&[&text], &[&[2, 0, 1]]).unwrap();
+            (-model.nll(&batch, &conditioning).iter().sum::<f64>()).exp()
+        })
+        .collect()
+}
+
+/// Chi-square against the law at p = 0.001; texts expected less than 5 times count as one.
+fn assert_law(counts: &[f64], law: &[f64]) {
+    let n: f64 = counts.iter().sum();
+    assert!((law.iter().sum::<f64>() - 1.0).abs() < 1e-4);
+    let (mut chi, mut cells, mut rare) = (0.0, 0.0, (0.0, 0.0));
+    let mut add = |count: f64, expected: f64| {
+        chi += (count - expected).powi(2) / expected;
+        cells += 1.0;
+    };
+    for (&count, p) in counts.iter().zip(law) {
+        if n * p < 5.0 {
+            rare = (rare.0 + count, rare.1 + n * p);
+        } else {
+            add(count, n * p);
+        }
+    }
+    if rare.1 > 0.0 {
+        add(rare.0, rare.1);
+    }
+    let freedom: f64 = cells - 1.0;
+    assert!(freedom >= 20.0, "too few texts are likely enough");
+    // Wilson and Hilferty's quantile; 3.09 is the normal one of p = 0.001.
+    let spread = 2.0 / (9.0 * freedom);
+    let most = freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3);
+    assert!(chi < most, "chi-square {chi} with {freedom} degrees of freedom, at most {most}");
+}
+
+#[test]
+fn one_token_a_step_draws_from_the_law_of_exact_nll() {
+    let model = tiny(3, 4, Kind::Float);
+    let law = exact(&model, 4);
+    assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "the law is too flat to test");
+    let counts = frequencies(&model, 20_000, 4, |generator, requests| {
+        generator.generate(requests).unwrap().into_iter().map(|s| s.tokens).collect()
+    });
+    assert_law(&counts, &law);
+}
+
+#[test]
+fn the_log_probability_is_that_of_scoring_along_the_same_order() {
+    let model = tiny(6, 9, Kind::Float);
+    let conditioning = model.conditioning();
+    // Three rows of the head are padding: never drawn, but part of the norm.
+    let filter = Filter { temperature: 0.7, top_p: 0.8, ..Filter::plain(6) };
+    let mut generator = Generator::new(&model, &conditioning, filter, 2);
+    let requests = (0..40)
+        .map(|i| {
+            let mut stream = Stream::new(5, Domain::Sample, i);
+            let mut order: Vec<u32> = (0..6).collect();
+            stream.shuffle(&mut order);
+            let given = [0, 1, 2, 3, 4, 5, 5][..(i % 7) as usize].to_vec();
+            Request { groups: vec![1; 6 - given.len()], order, given, stream }
+        })
+        .collect();
+    for (i, sample) in generator.generate(requests).unwrap().into_iter().enumerate() {
+        assert!(sample.tokens.iter().all(|&t| t < 6));
+        let batch = Batch::new(&[&sample.tokens], &[&sample.order]).unwrap();
+        let nll = model.nll(&batch, &conditioning);
+        assert_eq!(sample.nll.len(), 6 - i % 7);
+        if !sample.nll.is_empty() {
+            assert!(max_difference(&sample.nll, &nll[i % 7..]) < 2e-5);
+        }
+    }
+}
+
+#[test]
+fn a_sample_does_not_depend_on_its_neighbours() {
+    let model = tiny(6, 9, Kind::Float);
+    let conditioning = model.conditioning();
+    let requests: Vec<Request> = (0..6)
+        .map(|i| Request {
+            order: vec![5, 4, 3, 2, 1, 0],
+            given: vec![1; i as usize],
+            groups: if i % 2 == 0 { vec![1; 6 - i as usize] } else { vec![6 - i as usize] },
+            stream: Stream::new(2, Domain::Sample, i),
+        })
+        .collect();
+    let mut generator = Generator::new(&model, &conditioning, Filter::plain(9), 2);
+    let together = generator.generate(requests.clone()).unwrap();
+    for (request, expected) in requests.into_iter().zip(together) {
+        let alone = generator.generate(vec![request]).unwrap().remove(0);
+        assert_eq!(alone.tokens, expected.tokens);
+        assert!(max_difference(&alone.nll, &expected.nll) < 1e-5);
+    }
+}
