@@ -5,11 +5,12 @@ use ao_torch::train::{self, TrainArgs};
 use clap::Parser;
 use serde::Serialize;
 
+const EXAMPLE: &str = "Example (after make pipelines/toy):
+  ao-train --model configs/ao-gpt-toy.json --shards runs/toy/data/train --steps 20 --out runs/a";
+
 /// Train a model from token shards and generation orders
-///
-///   ao-train --model configs/toy.json --shards data/train --out runs/a
 #[derive(Parser, Serialize)]
-#[command(name = "ao-train", version = cli::VERSION, verbatim_doc_comment)]
+#[command(name = "ao-train", version = cli::VERSION, before_help = EXAMPLE)]
 struct Args {
     #[command(flatten)]
     #[serde(flatten)]

@@ -1,5 +1,5 @@
 //! `--config FILE.json` gives any long option, the command line wins, and `--print-config` shows
-//! the outcome.
+//! the outcome. `--resume RUN` counts as `--config RUN/config.json`.
 //!
 //! The file is one JSON object whose keys are the flags with underscores. It is turned into flags
 //! that stand before those typed, and a flag that was typed drops its key, so there is one parser
@@ -31,6 +31,9 @@ pub(super) fn prepare(argv: Vec<OsString>, command: &clap::Command) -> Result<Pr
     let mut print_config = false;
     let mut words = argv.into_iter();
     let program = words.next().unwrap_or_default();
+    // `--resume RUN` takes the options of that run, where its folder holds them.
+    let resumes_a_run =
+        command.get_arguments().any(|a| a.get_id() == "resume" && a.get_action().takes_values());
     let mut literal = false;
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
@@ -48,6 +51,16 @@ pub(super) fn prepare(argv: Vec<OsString>, command: &clap::Command) -> Result<Pr
         } else if let Some(file) = text.strip_prefix("--config=") {
             files.push(file.into());
         } else {
+            if resumes_a_run && text == "--resume" {
+                rest.push(word);
+                let Some(run) = words.next() else { continue };
+                files.extend(config_of_run(Path::new(&run)));
+                rest.push(run);
+                continue;
+            }
+            if let Some(run) = text.strip_prefix("--resume=").filter(|_| resumes_a_run) {
+                files.extend(config_of_run(Path::new(run)));
+            }
             rest.push(word);
         }
     }
@@ -64,6 +77,12 @@ pub(super) fn prepare(argv: Vec<OsString>, command: &clap::Command) -> Result<Pr
     }
     out.extend(rest);
     Ok(Prepared { argv: out, print_config })
+}
+
+/// The options that a run folder keeps.
+fn config_of_run(run: &Path) -> Option<OsString> {
+    let path = run.join("config.json");
+    path.is_file().then(|| path.into_os_string())
 }
 
 /// The id of the option that a typed word names, if it is an option of `command`.
@@ -103,7 +122,9 @@ fn flags_of(path: &Path, command: &clap::Command, typed: &[String]) -> Result<Ve
                 format!("'{key}' is no option of this tool; see --help for its flags"),
             ));
         };
-        if typed.iter().any(|id| id == arg.get_id().as_str()) {
+        let superseded = typed.iter().any(|id| id == "resume")
+            && matches!(arg.get_id().as_str(), "init" | "force" | "dry_run" | "resume");
+        if superseded || typed.iter().any(|id| id == arg.get_id().as_str()) {
             continue;
         }
         let Some(long) = arg.get_long() else { continue }; // a positional one, of the run record
