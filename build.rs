@@ -8,6 +8,7 @@ const TENSOR_BINARIES: [&str; 4] = ["ao-train", "ao-sample", "ao-score", "ao-ben
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=src/bin"); // which binaries exist decides what is linked
     let Ok(lib) = std::env::var("DEP_TCH_LIBTORCH_LIB") else { return };
     // Through links the wheel's own $ORIGIN paths would be looked up in the wrong folder.
     let lib = std::fs::canonicalize(&lib).unwrap_or_else(|_| lib.into());
