@@ -1,0 +1,25 @@
+//! ao-score — how well a model predicts text, with error bars.
+
+use ao_core::{Result, cli};
+use ao_torch::score::{self, ScoreArgs};
+use clap::Parser;
+use serde::Serialize;
+
+/// Score token shards: NLL along orders, in nats, with standard errors over sequences
+///
+///   ao-score --ckpt runs/a --shards data/val --orders uniform --mc 10
+#[derive(Parser, Serialize)]
+#[command(name = "ao-score", version = cli::VERSION, verbatim_doc_comment)]
+struct Args {
+    #[command(flatten)]
+    #[serde(flatten)]
+    score: ScoreArgs,
+}
+
+fn main() {
+    cli::run_main(run)
+}
+
+fn run(args: Args) -> Result<()> {
+    score::run(args.score)
+}

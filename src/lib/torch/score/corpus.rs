@@ -1,0 +1,167 @@
+//! The sequences that are scored: blocks of the shards, checked against the model, and how many
+//! bytes of text their tokens stand for.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ao_core::cli::Input;
+use ao_core::tokens::{Blocks, Dataset, OpenOptions, Tokenizer};
+use ao_core::{Error, Result};
+
+use super::ScoreArgs;
+use crate::model::Loaded;
+
+/// One sequence to score.
+#[derive(Debug, Clone)]
+pub struct Sequence {
+    /// Its number in the set, from 0, whatever was skipped.
+    pub index: u64,
+    /// Token ids in text order.
+    pub tokens: Vec<u32>,
+    /// Bytes of text that they stand for; an end token stands for none.
+    pub bytes: Option<u64>,
+}
+
+/// The sequences of a shard folder, in file order.
+pub struct Corpus {
+    blocks: Blocks,
+    bytes: Bytes,
+    range: std::ops::Range<u64>,
+    /// The shards, for the run record.
+    pub input: Input,
+}
+
+/// How bytes are counted.
+enum Bytes {
+    Unknown,
+    PerToken(Vec<u32>),
+    /// Of tokenizers whose ids have no length of their own: decode without the end token.
+    Decoded(Box<Tokenizer>, Option<u32>),
+}
+
+impl Corpus {
+    /// Opens the shards that `args` names, for the model `loaded`.
+    ///
+    /// # Errors
+    /// When they cannot be read, hold no sequence at `--skip`, or belong to another tokenizer or a
+    /// larger vocabulary than the model's.
+    pub fn open(args: &ScoreArgs, loaded: &Loaded) -> Result<Corpus> {
+        let path = &args.shards;
+        let options = OpenOptions {
+            raw_u16: args.raw_u16,
+            vocab_size: Some(loaded.vocab_used()),
+            ..OpenOptions::default()
+        };
+        let data = Arc::new(Dataset::open(path, &options)?);
+        check_tokenizer(path, &data, loaded)?;
+        let blocks = data.blocks(loaded.config.block_size())?;
+        if args.skip >= blocks.len() {
+            let count = blocks.len();
+            return Err(if args.skip == 0 {
+                Error::input_at(path, "has no tokens to score")
+            } else {
+                Error::usage(format!("--skip {}: the set has {count} sequences", args.skip))
+            });
+        }
+        let end = args
+            .max_sequences
+            .map_or(blocks.len(), |n| args.skip.saturating_add(n).min(blocks.len()));
+        let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
+        let bytes = Bytes::of(tokenizer(args, &data, loaded)?);
+        Ok(Corpus { blocks, bytes, range: args.skip..end, input })
+    }
+
+    /// The numbers of the sequences.
+    pub fn range(&self) -> std::ops::Range<u64> {
+        self.range.clone()
+    }
+
+    /// Reads one sequence.
+    ///
+    /// # Errors
+    /// When an id lies outside the vocabulary.
+    pub fn read(&self, index: u64) -> Result<Sequence> {
+        let mut tokens = Vec::new();
+        self.blocks.read(index, &mut tokens)?;
+        let bytes = self.bytes.count(&tokens);
+        Ok(Sequence { index, tokens, bytes })
+    }
+}
+
+fn check_tokenizer(path: &Path, data: &Dataset, loaded: &Loaded) -> Result<()> {
+    let of_model = loaded.metadata.as_ref().and_then(|m| m.tokenizer.as_deref());
+    if let (Some(shards), Some(model)) = (data.manifest().tokenizer_hash(), of_model)
+        && shards != model
+    {
+        return Err(Error::input_at(
+            path,
+            format!(
+                "its tokenizer is {shards}, the model was trained with {model}; tokenize the text \
+                 with the model's tokenizer.json"
+            ),
+        ));
+    }
+    let (real, used) = (data.vocab_size(), loaded.vocab_used());
+    if real > used {
+        return Err(Error::input_at(
+            path,
+            format!("its vocabulary has {real} ids, the model {used}; tokenize it for this model"),
+        ));
+    }
+    Ok(())
+}
+
+/// The tokenizer that counts bytes: the one named, the shards', or the model's.
+fn tokenizer(args: &ScoreArgs, data: &Dataset, loaded: &Loaded) -> Result<Option<Tokenizer>> {
+    let hash = data.manifest().tokenizer_hash();
+    if let Some(name) = &args.tokenizer {
+        let tokenizer = Tokenizer::load(name)?;
+        if let Some(hash) = hash
+            && tokenizer.hash() != hash
+        {
+            return Err(Error::usage(format!(
+                "--tokenizer {name}: {} is not the shards' tokenizer {hash}",
+                tokenizer.hash()
+            )));
+        }
+        return Ok(Some(tokenizer));
+    }
+    let beside = data.path().join("tokenizer.json");
+    let candidates = [Some(beside).filter(|p| p.is_file()), loaded.tokenizer.clone()];
+    for path in candidates.into_iter().flatten() {
+        let tokenizer = Tokenizer::load(&path.to_string_lossy())?;
+        let same = hash.is_none_or(|hash| tokenizer.hash() == hash);
+        if same && tokenizer.vocab_size() >= data.vocab_size() {
+            return Ok(Some(tokenizer));
+        }
+    }
+    Ok(None)
+}
+
+impl Bytes {
+    fn of(tokenizer: Option<Tokenizer>) -> Bytes {
+        match tokenizer {
+            None => Bytes::Unknown,
+            Some(tokenizer) => match tokenizer.token_bytes() {
+                Ok(lengths) => Bytes::PerToken(lengths),
+                Err(_) => {
+                    let eos = tokenizer.eos_id();
+                    Bytes::Decoded(Box::new(tokenizer), eos)
+                }
+            },
+        }
+    }
+
+    fn count(&self, tokens: &[u32]) -> Option<u64> {
+        match self {
+            Bytes::Unknown => None,
+            Bytes::PerToken(lengths) => {
+                tokens.iter().map(|&id| lengths.get(id as usize).map(|&n| u64::from(n))).sum()
+            }
+            Bytes::Decoded(tokenizer, eos) => {
+                let ids: Vec<u32> = tokens.iter().copied().filter(|&id| Some(id) != *eos).collect();
+                Some(tokenizer.decode(&ids).len() as u64)
+            }
+        }
+    }
+}

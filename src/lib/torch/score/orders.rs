@@ -1,0 +1,93 @@
+//! Orders of the scored sequences, and whether they are all one order.
+
+use ao_core::Result;
+use ao_core::orders::{Inner, OrderSource, OrderSpec, Outer};
+
+/// The rows that sequences are scored along.
+pub struct Orders {
+    source: OrderSource,
+    per_sequence: u64,
+    /// `None` where the source says so only by its rows.
+    by_spec: Option<bool>,
+    widest: Vec<u32>,
+    alike: bool,
+}
+
+impl Orders {
+    /// `per_sequence` rows of `source` for each sequence.
+    pub fn new(source: OrderSource, per_sequence: u64) -> Orders {
+        let by_spec = match &source {
+            OrderSource::Spec(stream) => Some(is_one_order(stream.spec())),
+            _ => None,
+        };
+        Orders { source, per_sequence, by_spec, widest: Vec::new(), alike: true }
+    }
+
+    /// Row k of sequence `index`, for `length` tokens.
+    ///
+    /// # Errors
+    /// As [`OrderSource::row`].
+    pub fn row(&mut self, index: u64, k: u64, length: usize) -> Result<Vec<u32>> {
+        let mut row = Vec::new();
+        let at = index.saturating_mul(self.per_sequence).saturating_add(k);
+        self.source.row(at, length, &mut row)?;
+        if self.by_spec.is_none() && self.alike {
+            self.note(&row);
+        }
+        Ok(row)
+    }
+
+    /// Whether every row so far was one order, shorter ones a part of the widest.
+    pub fn are_one(&self) -> bool {
+        self.by_spec.unwrap_or(self.alike)
+    }
+
+    fn note(&mut self, row: &[u32]) {
+        if row.len() > self.widest.len() {
+            let before = std::mem::replace(&mut self.widest, row.to_vec());
+            self.alike = before.iter().copied().eq(restricted(row, before.len()));
+        } else {
+            self.alike = row.iter().copied().eq(restricted(&self.widest, row.len()));
+        }
+    }
+}
+
+/// The entries below `length`, in their order.
+fn restricted(row: &[u32], length: usize) -> impl Iterator<Item = u32> + '_ {
+    row.iter().copied().filter(move |&p| (p as usize) < length)
+}
+
+/// Whether a SPEC makes the same row for every sequence.
+fn is_one_order(spec: &OrderSpec) -> bool {
+    match spec {
+        OrderSpec::L2r
+        | OrderSpec::R2l
+        | OrderSpec::Fixed(_)
+        | OrderSpec::FixedFile(_)
+        | OrderSpec::Fractal => true,
+        OrderSpec::Blocks { inner, outer, .. } => {
+            *inner != Inner::Uniform && *outer != Outer::Uniform
+        }
+        OrderSpec::Uniform | OrderSpec::Mix(_) | OrderSpec::Ramp { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_is_one_order_when_nothing_in_it_is_drawn_per_row() {
+        for (spec, one) in [
+            ("l2r", true),
+            ("fixed:3", true),
+            ("fractal", true),
+            ("blocks:4:inner=0,2,3,1:outer=l2r", true),
+            ("blocks:4", false),
+            ("uniform", false),
+            ("mix:0.5*l2r+0.5*r2l", false),
+        ] {
+            assert_eq!(is_one_order(&OrderSpec::parse(spec).unwrap()), one, "{spec}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The records of scores: `sequence` and `summary` (`docs/formats.md`).
+
+use ao_core::stats;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a number is of −log p of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Estimate {
+    /// The chain's NLL along one order that all sequences share.
+    Exact,
+    /// A mean over orders: by Jensen's inequality no less than −log of the mean probability.
+    Bound,
+    /// −log of the mean probability over orderings of each context.
+    Ensemble,
+}
+
+/// One scored sequence.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SequenceRecord {
+    /// `sequence`.
+    pub r#type: String,
+    /// Number in the set, from 0.
+    pub index: u64,
+    /// Scored tokens.
+    pub token_count: u64,
+    /// Sum over the scored tokens, the mean of it over orders.
+    pub nll_nats: f64,
+    /// exp(nll_nats / token_count).
+    pub perplexity: f64,
+    /// The sum along each order, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nll_nats_orders: Option<Vec<f64>>,
+    /// Bytes of text of the scored tokens, where a tokenizer is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Each token's NLL in generation order; several orders one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_nll_nats: Option<Vec<f64>>,
+}
+
+impl SequenceRecord {
+    /// A sequence whose sums along its orders are `sums`.
+    pub fn new(index: u64, token_count: u64, sums: Vec<f64>, bytes: Option<u64>) -> Self {
+        let mean = sums.iter().sum::<f64>() / sums.len() as f64;
+        SequenceRecord {
+            r#type: "sequence".into(),
+            index,
+            token_count,
+            nll_nats: mean,
+            perplexity: (mean / token_count as f64).exp(),
+            nll_nats_orders: (sums.len() > 1).then_some(sums),
+            bytes,
+            token_nll_nats: None,
+        }
+    }
+}
+
+/// The last record: the set's mean and its errors.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// `summary`.
+    pub r#type: &'static str,
+    /// Scored sequences.
+    pub sequences: u64,
+    /// Scored tokens.
+    pub token_count: u64,
+    /// Orders per sequence K.
+    pub orders_per_sequence: u64,
+    /// Orderings of each context M; 1 without an ensemble.
+    pub ensemble: u64,
+    /// What the mean is.
+    pub estimate: Estimate,
+    /// Mean over all tokens.
+    pub nll_nats_per_token: f64,
+    /// Of the mean, over sequences.
+    pub std_error: Option<f64>,
+    /// The part of it that is due to the choice of orders; unknown with one random order.
+    pub std_error_orders: Option<f64>,
+    /// The part that is due to the choice of sequences.
+    pub std_error_sequences: Option<f64>,
+    /// exp of the mean.
+    pub perplexity: f64,
+    /// exp(mean − 1.96·std_error).
+    pub perplexity_low: Option<f64>,
+    /// exp(mean + 1.96·std_error).
+    pub perplexity_high: Option<f64>,
+    /// NLL in bits over the bytes of the scored tokens, where a tokenizer is known.
+    pub bits_per_byte: Option<f64>,
+    /// Wall-clock time of scoring.
+    pub seconds: f64,
+    /// Token rows that went through the blocks, padding not counted.
+    pub rows_forwarded: u64,
+    /// The orders: SPEC and seed, or file and hash.
+    pub orders: Value,
+    /// Why a number is null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What a summary says beside its numbers.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// Orders per sequence.
+    pub orders_per_sequence: u64,
+    /// Orderings of each context.
+    pub ensemble: u64,
+    /// What the mean is.
+    pub estimate: Estimate,
+    /// The orders.
+    pub orders: Value,
+}
+
+/// Sums of the sequences scored so far, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    sums: Vec<f64>,
+    tokens: Vec<u64>,
+    /// Σ over sequences of the variance of the mean over orders.
+    order_variance: f64,
+    bytes: Option<u64>,
+}
+
+impl Totals {
+    /// Nothing scored yet.
+    pub fn new() -> Totals {
+        Totals { bytes: Some(0), ..Totals::default() }
+    }
+
+    /// Adds one sequence.
+    pub fn add(&mut self, record: &SequenceRecord) {
+        self.sums.push(record.nll_nats);
+        self.tokens.push(record.token_count);
+        if let Some(sums) = &record.nll_nats_orders {
+            let k = sums.len() as f64;
+            let squares: f64 = sums.iter().map(|s| (s - record.nll_nats).powi(2)).sum();
+            self.order_variance += squares / (k - 1.0) / k;
+        }
+        self.bytes = self.bytes.zip(record.bytes).map(|(sum, bytes)| sum + bytes);
+    }
+
+    /// The mean per token so far.
+    pub fn mean(&self) -> stats::Mean {
+        stats::mean_per_token(&self.sums, &self.tokens)
+    }
+
+    /// The summary of what was added.
+    pub fn summary(&self, setting: Setting, seconds: f64, rows_forwarded: u64) -> Summary {
+        let mean = self.mean();
+        let std_error = Some(mean.std_error).filter(|e| e.is_finite());
+        let of_orders = if setting.estimate == Estimate::Exact {
+            Some(0.0)
+        } else if setting.orders_per_sequence > 1 {
+            Some(self.order_variance.sqrt() / mean.tokens as f64)
+        } else {
+            None
+        };
+        let of_sequences = std_error
+            .zip(of_orders)
+            .map(|(all, orders)| (all * all - orders * orders).max(0.0).sqrt());
+        let bits = self.sums.iter().sum::<f64>() / std::f64::consts::LN_2;
+        let bits_per_byte = self.bytes.filter(|&bytes| bytes > 0).map(|bytes| bits / bytes as f64);
+        let mut notes = Vec::new();
+        if std_error.is_none() {
+            notes.push("a standard error needs two sequences");
+        }
+        if of_orders.is_none() {
+            notes.push("order noise needs two orders a sequence (--mc)");
+        }
+        if bits_per_byte.is_none() {
+            notes.push("bits per byte need a tokenizer (--tokenizer)");
+        }
+        Summary {
+            r#type: "summary",
+            sequences: mean.sequences,
+            token_count: mean.tokens,
+            orders_per_sequence: setting.orders_per_sequence,
+            ensemble: setting.ensemble,
+            estimate: setting.estimate,
+            nll_nats_per_token: mean.mean,
+            std_error,
+            std_error_orders: of_orders,
+            std_error_sequences: of_sequences,
+            perplexity: mean.mean.exp(),
+            perplexity_low: std_error.map(|e| (mean.mean - 1.96 * e).exp()),
+            perplexity_high: std_error.map(|e| (mean.mean + 1.96 * e).exp()),
+            bits_per_byte,
+            seconds,
+            rows_forwarded,
+            orders: setting.orders,
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(rows: &[(u64, &[f64])], orders: u64, estimate: Estimate) -> Summary {
+        let mut totals = Totals::new();
+        for (i, (tokens, sums)) in rows.iter().enumerate() {
+            totals.add(&SequenceRecord::new(i as u64, *tokens, sums.to_vec(), Some(10)));
+        }
+        let setting =
+            Setting { orders_per_sequence: orders, ensemble: 1, estimate, orders: Value::Null };
+        totals.summary(setting, 0.0, 0)
+    }
+
+    #[test]
+    fn order_noise_and_sequence_noise_add_up_to_the_whole() {
+        let s = summary(&[(4, &[8.0, 10.0]), (4, &[13.0, 15.0])], 2, Estimate::Bound);
+        assert_eq!(s.nll_nats_per_token, 46.0 / 2.0 / 8.0);
+        // Variance of each mean of two: 2/2 = 1; √(1+1)/8 tokens.
+        let orders = s.std_error_orders.unwrap();
+        assert!((orders - 2f64.sqrt() / 8.0).abs() < 1e-15);
+        let all = s.std_error.unwrap();
+        assert!(
+            (all.powi(2) - orders.powi(2) - s.std_error_sequences.unwrap().powi(2)).abs() < 1e-15
+        );
+        assert!(s.note.is_none());
+    }
+
+    #[test]
+    fn one_random_order_leaves_order_noise_unknown_and_one_fixed_order_has_none() {
+        let rows: [(u64, &[f64]); 2] = [(4, &[8.0]), (2, &[5.0])];
+        assert_eq!(summary(&rows, 1, Estimate::Bound).std_error_orders, None);
+        let exact = summary(&rows, 1, Estimate::Exact);
+        assert_eq!(exact.std_error_orders, Some(0.0));
+        assert_eq!(exact.std_error_sequences, exact.std_error);
+    }
+
+    #[test]
+    fn bits_per_byte_count_all_bytes_of_the_set() {
+        let s = summary(&[(4, &[8.0]), (2, &[4.0])], 1, Estimate::Exact);
+        assert!((s.bits_per_byte.unwrap() - 12.0 / std::f64::consts::LN_2 / 20.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_single_sequence_has_no_standard_error() {
+        let s = summary(&[(4, &[8.0])], 1, Estimate::Exact);
+        assert_eq!((s.std_error, s.perplexity_low), (None, None));
+        assert!(s.note.unwrap().contains("two sequences"));
+    }
+}

@@ -1,0 +1,312 @@
+//! `ao-score` through its binary: golden figures, laws of probability, and hostile input.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ao_core::config::ModelConfig;
+use ao_core::format::checkpoint::{CheckpointFile, Metadata};
+use ao_torch::model::Weights;
+use ao_torch::tch::{Device, Kind};
+use common::{floats, golden, golden_config, integers, max_difference};
+use serde_json::{Value, json};
+
+fn score(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ao-score"))
+        .current_dir(folder)
+        .args(["--quiet", "--device", "cpu"])
+        .args(arguments)
+        .output()
+        .expect("ao-score runs")
+}
+
+fn records(out: &Output) -> Vec<Value> {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = std::str::from_utf8(&out.stdout).unwrap();
+    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+/// A shard folder of documents, made by `ao-tokenize`.
+fn write_shards(folder: &Path, vocab: usize, documents: &[Vec<u32>]) {
+    let lines: String = documents.iter().map(|d| format!("{}\n", json!(d))).collect();
+    std::fs::write(folder.join("ids.jsonl"), lines).unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_ao-tokenize"))
+        .current_dir(folder)
+        .args(["--ids", "--vocab-size", &vocab.to_string(), "--eos", "none", "--pack", "document"])
+        .args(["-o", "data", "ids.jsonl", "--quiet"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Orders as JSON lines.
+fn write_orders(folder: &Path, rows: &[Vec<u32>]) {
+    let lines: String = rows.iter().map(|r| format!("{}\n", json!(r))).collect();
+    std::fs::write(folder.join("orders.jsonl"), lines).unwrap();
+}
+
+fn tiny(block_size: usize, vocab_size: usize) -> ModelConfig {
+    ModelConfig::from_json(&json!({
+        "arch": "ao-gpt", "block_size": block_size, "vocab_size": vocab_size,
+        "n_layer": 2, "n_head": 2, "n_embd": 16
+    }))
+    .unwrap()
+}
+
+/// Writes a model with its metadata: random weights, or all zero.
+fn write_model(path: &Path, config: &ModelConfig, random: bool) {
+    let weights = if random {
+        let weights = Weights::init(config, 7, Device::Cpu);
+        // Initial biases and gates are zero; everything must matter here.
+        ao_torch::tch::no_grad(|| {
+            let mut flat = weights.flat().shallow_clone();
+            let noise = ao_torch::tch::Tensor::from_slice(
+                &(0..flat.size()[0])
+                    .map(|i| ((i * 7919) % 1000) as f32 / 1000.0 - 0.5)
+                    .collect::<Vec<_>>(),
+            );
+            let _ = flat.g_add_(&noise);
+        });
+        weights
+    } else {
+        Weights::zeros(config, Kind::Float, Device::Cpu)
+    };
+    let metadata = Metadata { config: config.to_json(), ..Metadata::default() };
+    weights.write(path, &metadata.to_map(), true).unwrap();
+}
+
+fn rows(values: &[u32], width: usize) -> Vec<Vec<u32>> {
+    values.chunks(width).map(<[u32]>::to_vec).collect()
+}
+
+#[test]
+fn nll_is_that_of_the_published_code() {
+    for folder in ["ao-gpt", "ao-gpt-short"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, _) = golden_config(folder);
+        let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
+        let (shape, tokens) = integers(&cases, "tokens");
+        let (_, orders) = integers(&cases, "orders");
+        write_shards(dir.path(), config.vocab_size(), &rows(&tokens, shape[1]));
+        write_orders(dir.path(), &rows(&orders, shape[1]));
+        std::fs::write(dir.path().join("config.json"), config.to_json().to_string()).unwrap();
+        let model = golden(folder).join("model.safetensors");
+        let arguments = [
+            "--ckpt",
+            model.to_str().unwrap(),
+            "--model-config",
+            "config.json",
+            "--shards",
+            "data",
+            "--orders",
+            "orders.jsonl",
+            "--per-token",
+        ];
+        let found = records(&score(dir.path(), &arguments));
+        let (_, expected) = floats(&cases, "nll");
+        let sequences: Vec<&Value> = found.iter().filter(|r| r["type"] == "sequence").collect();
+        assert_eq!(sequences.len(), shape[0]);
+        let nll: Vec<f64> = sequences.iter().flat_map(|r| numbers(&r["token_nll_nats"])).collect();
+        let difference = max_difference(&nll, &expected);
+        assert!(difference <= 2e-5, "{folder}: {difference}");
+        let summary = found.last().unwrap();
+        let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+        assert!((summary["nll_nats_per_token"].as_f64().unwrap() - mean).abs() <= 2e-5);
+        assert_eq!(summary["token_count"], expected.len());
+        assert_eq!(summary["estimate"], "bound");
+    }
+}
+
+#[test]
+fn a_model_of_zeros_scores_exactly_ln_v() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tiny(8, 50);
+    write_model(&dir.path().join("m.st"), &config, false);
+    // Documents of every length, two of them longer than a block.
+    let documents: Vec<Vec<u32>> =
+        (1..=17).map(|n| (0..n).map(|i| (i * 7 + n) % 50).collect()).collect();
+    write_shards(dir.path(), 50, &documents);
+    let tokens: usize = documents.iter().map(Vec::len).sum();
+    for (batch, extra) in [
+        ("16", &["--mc", "3"][..]),
+        ("1", &["--orders", "l2r"]),
+        ("3", &["--dtype", "bf16"]),
+        ("7", &["--mc", "2", "--per-token"]),
+    ] {
+        let base = ["--ckpt", "m.st", "--shards", "data", "--batch-size", batch];
+        let found = records(&score(dir.path(), &[&base[..], extra].concat()));
+        let summary = found.last().unwrap();
+        assert_eq!(summary["token_count"], tokens);
+        let mean = summary["nll_nats_per_token"].as_f64().unwrap();
+        assert!((mean - 50f64.ln()).abs() < 1e-14, "batch {batch} {extra:?}: {mean}");
+        assert!(summary["std_error"].as_f64().unwrap() < 1e-14);
+    }
+}
+
+#[test]
+fn batch_size_threads_and_cutting_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(8, 50), true);
+    let documents: Vec<Vec<u32>> =
+        (1..=17).map(|n| (0..n).map(|i| (i * 7 + n) % 50).collect()).collect();
+    write_shards(dir.path(), 50, &documents);
+    let run = |extra: &[&str]| {
+        let base = ["--ckpt", "m.st", "--shards", "data", "--mc", "3", "--per-token"];
+        let found = records(&score(dir.path(), &[&base[..], extra].concat()));
+        found.into_iter().filter(|r| r["type"] == "sequence").collect::<Vec<_>>()
+    };
+    let whole = run(&[]);
+    assert!(whole.len() > 17);
+    for extra in [["--batch-size", "1"], ["--batch-size", "5"], ["--threads", "1"]] {
+        for (a, b) in whole.iter().zip(run(&extra)) {
+            let (a, b) = (numbers(&a["token_nll_nats"]), numbers(&b["token_nll_nats"]));
+            let difference = max_difference(&a, &b);
+            assert!(difference < 1e-5, "{extra:?}: {difference}");
+        }
+    }
+    let part = run(&["--skip", "4", "--max-sequences", "6"]);
+    assert_eq!(part.len(), 6);
+    for (a, b) in whole[4..10].iter().zip(&part) {
+        assert_eq!(a["index"], b["index"]);
+        let (a, b) = (numbers(&a["nll_nats_orders"]), numbers(&b["nll_nats_orders"]));
+        assert!(max_difference(&a, &b) < 1e-5);
+    }
+}
+
+#[test]
+fn the_probabilities_of_all_sequences_sum_to_one_in_every_order() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(4, 3), true);
+    let all: Vec<Vec<u32>> =
+        (0..81u32).map(|n| vec![n / 27, n / 9 % 3, n / 3 % 3, n % 3]).collect();
+    write_shards(dir.path(), 3, &all);
+    let orders: Vec<Vec<u32>> = (0..256u32)
+        .map(|n| vec![n / 64, n / 16 % 4, n / 4 % 4, n % 4])
+        .filter(|row| (0..4).all(|p| row.contains(&p)))
+        .collect();
+    assert_eq!(orders.len(), 24);
+    let repeated: Vec<Vec<u32>> = all.iter().flat_map(|_| orders.clone()).collect();
+    write_orders(dir.path(), &repeated);
+    let arguments =
+        ["--ckpt", "m.st", "--shards", "data", "--orders", "orders.jsonl", "--mc", "24"];
+    let found = records(&score(dir.path(), &arguments));
+    let mut sums = [0f64; 24];
+    for record in found.iter().filter(|r| r["type"] == "sequence") {
+        for (sum, nll) in sums.iter_mut().zip(numbers(&record["nll_nats_orders"])) {
+            *sum += (-nll).exp();
+        }
+    }
+    for (order, sum) in orders.iter().zip(sums) {
+        assert!((sum - 1.0).abs() < 1e-5, "{order:?}: {sum}");
+    }
+    // The model tells orders apart, so the law is not met by a constant.
+    let first = &found.iter().find(|r| r["type"] == "sequence").unwrap()["nll_nats_orders"];
+    let nll = numbers(first);
+    assert!(nll.iter().any(|x| (x - nll[0]).abs() > 1e-3));
+}
+
+#[test]
+fn one_order_for_all_is_exact_and_l2r_is_the_file_of_ascending_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(4, 9), true);
+    write_shards(dir.path(), 9, &[vec![1, 2, 3, 4], vec![5, 6], vec![8]]);
+    write_orders(dir.path(), &vec![vec![0, 1, 2, 3]; 3]);
+    let run = |orders| {
+        let out = score(dir.path(), &["--ckpt", "m.st", "--shards", "data", "--orders", orders]);
+        records(&out).pop().unwrap()
+    };
+    let (spec, file) = (run("l2r"), run("orders.jsonl"));
+    assert_eq!((&spec["estimate"], &file["estimate"]), (&json!("exact"), &json!("exact")));
+    assert_eq!(spec["nll_nats_per_token"], file["nll_nats_per_token"]);
+    assert_eq!(spec["std_error_orders"], 0.0);
+    assert_eq!((&spec["rows_forwarded"], &spec["sequences"]), (&json!(7), &json!(3)));
+    assert_eq!(spec["bits_per_byte"], Value::Null);
+}
+
+/// A folder with a good model and shards, for tests that spoil one thing.
+fn good() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.st");
+    write_model(&path, &tiny(4, 9), true);
+    write_shards(dir.path(), 9, &[vec![1, 2, 3, 4], vec![5, 6]]);
+    (dir, path)
+}
+
+/// One line, exit 2, no output file.
+fn refused(folder: &Path, arguments: &[&str], words: &str) {
+    let base = ["--ckpt", "m.st", "--shards", "data", "-o", "out.jsonl"];
+    let out = score(folder, &[&base[..], arguments].concat());
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.starts_with("ao-score: ") && error.contains(words), "{error}");
+    let left: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("out.jsonl"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn orders_that_do_not_fit_are_refused() {
+    let (dir, _) = good();
+    for (rows, words) in [
+        (vec![vec![0, 0, 1, 2], vec![0, 1, 2, 3]], "comes twice"),
+        (vec![vec![0, 1, 2, 4], vec![0, 1, 2, 3]], "permutes 0 to 3"),
+        (vec![vec![0, 1], vec![0, 1]], "2 entries for a sequence of 4"),
+        (vec![vec![0, 1, 2, 3]], "holds 1 rows"),
+    ] {
+        write_orders(dir.path(), &rows);
+        refused(dir.path(), &["--orders", "orders.jsonl"], words);
+    }
+    refused(dir.path(), &["--mc", "0"], "--mc");
+    refused(dir.path(), &["--skip", "2"], "has 2 sequences");
+}
+
+#[test]
+fn weights_that_do_not_fit_are_refused_by_name() {
+    let (dir, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    refused(dir.path(), &[], "m.st");
+    let mut spoiled = bytes.clone();
+    let end = spoiled.len();
+    spoiled[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, &spoiled).unwrap();
+    refused(dir.path(), &[], "NaN");
+    // The same weights under another config: a tensor too many, one too few, a wrong shape.
+    std::fs::write(&path, &bytes).unwrap();
+    for (key, value, words) in [
+        ("n_layer", 1, "is not one of this model's"),
+        ("n_layer", 3, "is missing"),
+        ("n_embd", 32, "has shape"),
+    ] {
+        let mut config = tiny(4, 9).to_json();
+        config[key] = json!(value);
+        std::fs::write(dir.path().join("c.json"), config.to_string()).unwrap();
+        refused(dir.path(), &["--model-config", "c.json"], words);
+    }
+}
+
+#[test]
+fn shards_of_another_vocabulary_or_tokenizer_are_refused() {
+    let (dir, path) = good();
+    write_model(&path, &tiny(4, 8), true);
+    refused(dir.path(), &[], "its vocabulary has 9 ids, the model 8");
+}
+
+#[test]
+fn a_stop_at_the_first_bad_token_leaves_no_file() {
+    let (dir, _) = good();
+    let mut bytes = std::fs::read(dir.path().join("data/shard-000000.bin")).unwrap();
+    let last = bytes.len() - 2;
+    bytes[last] = 200;
+    std::fs::write(dir.path().join("raw.bin"), &bytes).unwrap();
+    refused(dir.path(), &["--shards", "raw.bin"], "token id 200");
+}
