@@ -13,7 +13,7 @@ RUN ?= runs/lm1b-small
 SIZE ?= $(if $(filter cuda,$(DEVICE)),gpu,cpu)
 LM1B ?=
 
-LM1B_SPEC := mix:0.1*l2r+0.9*uniform
+LM1B_SPEC := mix:0.1*l2r+0.9*uniform# the paper's mix
 ifeq ($(SIZE),cpu)
 # Sizes that end within ten minutes on two cores.
 LM1B_MODEL := configs/ao-gpt-lm1b-cpu.json
@@ -25,6 +25,9 @@ STEPS ?= 600
 LM1B_BATCH := 32# x 128 tokens = 4,096 tokens a step
 LM1B_ROWS := $(shell expr $(STEPS) \* 32)
 LM1B_ORDERS := $(RUN)/orders.npy
+# The mix is reached step by step over the first half: so short a training on shuffled orders alone
+# stays on the unigram plateau.
+LM1B_RAMP := ramp:0..$(shell expr $(STEPS) \* 16):l2r->$(LM1B_SPEC)
 LM1B_EMA := 0.99
 LM1B_TRAIN := --batch-size $(LM1B_BATCH) --lr 2e-3 --min-lr 2e-4 --warmup 60 --decay-steps $(STEPS) \
   --weight-decay 0.05 --ema 0.99,0.999 --dtype bf16 --eval-every 200 --save-every 100 --keep-last 3
@@ -99,9 +102,9 @@ $(RUN)/shards/train/manifest.json: $(RUN)/speeches.txt | lm1b-settings build
 $(RUN)/shards/val/manifest.json: $(RUN)/shards/train/manifest.json ;
 endif
 
-# One order a training sequence: a tenth left to right, the rest shuffled.
+# One order a training sequence.
 $(RUN)/orders.npy: | lm1b-settings build
-	$(BIN)/ao-orders '$(LM1B_SPEC)' --block-size 128 --count $(LM1B_ROWS) --seed 1 --force -o $@
+	$(BIN)/ao-orders '$(LM1B_RAMP)' --block-size 128 --count $(LM1B_ROWS) --seed 1 --force -o $@
 
 # Training goes on from its last checkpoint where there is one.
 $(RUN)/train.done: $(RUN)/shards/train/manifest.json $(RUN)/shards/val/manifest.json $(filter %.npy,$(LM1B_ORDERS)) $(LM1B_MODEL) | lm1b-settings build
