@@ -14,6 +14,7 @@ TOY_ORDERS := 16000# 1000 steps x 16 sequences
 # briefly, does not leave the unigram plateau on shuffled orders alone.
 TOY_SPEC := ramp:0..9600:l2r->mix:0.1*l2r+0.9*uniform
 TOY_EMA := 0.98
+# One thread: matrices this small gain nothing from a second, and a busy machine costs less.
 TOY_CKPT_raw := $(TOY)/train --weights raw
 TOY_CKPT_ema := $(TOY)/train --weights ema:$(TOY_EMA)
 TOY_CKPT_mean := $(TOY)/mean.st
@@ -38,13 +39,13 @@ $(TOY)/orders.npy: | build
 # Training goes on from its last checkpoint where there is one.
 $(TOY)/train.done: $(TOY)/shards/train/manifest.json $(TOY)/orders.npy $(TOY_MODEL) | build
 	if $(call resumable,$(TOY)/train,$^); then \
-	  $(BIN)/ao-train --resume $(TOY)/train; \
+	  $(BIN)/ao-train --resume $(TOY)/train --threads 1; \
 	else \
 	  rm -rf $(TOY)/train; \
 	  $(BIN)/ao-train --model $(TOY_MODEL) --shards $(TOY)/shards/train --val-shards $(TOY)/shards/val \
 	    --orders $(TOY)/orders.npy --out $(TOY)/train --batch-size $(TOY_BATCH) --steps $(TOY_STEPS) \
 	    --lr 4e-3 --min-lr 4e-4 --warmup 20 --decay-steps $(TOY_STEPS) --weight-decay 0.05 --ema $(TOY_EMA) \
-	    --eval-every 500 --save-every 100 --keep-last 3 --seed 1 --device $(DEVICE); \
+	    --eval-every 500 --save-every 100 --keep-last 3 --seed 1 --device $(DEVICE) --threads 1; \
 	fi
 	touch $@
 
@@ -55,14 +56,14 @@ $(TOY)/mean.st: $(TOY)/train.done | build
 # Any-order and left-to-right scores of the held-out stories, for each set of weights.
 $(TOY)/scores/%-any.jsonl: $(TOY)/mean.st $(TOY)/shards/val/manifest.json | build
 	mkdir -p $(@D)
-	$(BIN)/ao-score --ckpt $(TOY_CKPT_$*) --shards $(TOY)/shards/val --orders uniform --mc 2 --seed 1 --device $(DEVICE) --force -o $@
+	$(BIN)/ao-score --ckpt $(TOY_CKPT_$*) --shards $(TOY)/shards/val --orders uniform --mc 2 --seed 1 --device $(DEVICE) --threads 1 --force -o $@
 
 $(TOY)/scores/%-l2r.jsonl: $(TOY)/mean.st $(TOY)/shards/val/manifest.json | build
 	mkdir -p $(@D)
-	$(BIN)/ao-score --ckpt $(TOY_CKPT_$*) --shards $(TOY)/shards/val --orders l2r --device $(DEVICE) --force -o $@
+	$(BIN)/ao-score --ckpt $(TOY_CKPT_$*) --shards $(TOY)/shards/val --orders l2r --device $(DEVICE) --threads 1 --force -o $@
 
 $(TOY)/samples.jsonl: $(TOY)/mean.st | build
-	$(BIN)/ao-sample --ckpt $(TOY_CKPT_ema) --n 16 --order l2r --seed 1 --device $(DEVICE) --force -o $@
+	$(BIN)/ao-sample --ckpt $(TOY_CKPT_ema) --n 16 --order l2r --seed 1 --device $(DEVICE) --threads 1 --force -o $@
 
 $(TOY)/summary.json: $(TOY_SCORES) $(TOY)/samples.jsonl | build
 	$(BIN)/ao-summary --corpus 'toy: stories written for this project (testdata/toy)' --shards $(TOY)/shards/train \
