@@ -12,11 +12,11 @@ have() { command -v "$1" >/dev/null 2>&1; }
 for what in "$@"; do
   case $what in
     cargo)
-      have cargo || lack "cargo is missing; install Rust 1.85 or newer (rustup, or Debian's rustc and cargo if new enough)"
+      have cargo || lack "cargo is missing; install Rust 1.89 or newer (rustup, or Debian's rustc and cargo if new enough)"
       version=$(cargo --version 2>/dev/null | sed 's/^cargo \([0-9]*\)\.\([0-9]*\).*/\1 \2/')
       case $version in *[!0-9\ ]* | '') lack "cargo does not run; try 'cargo --version'" ;; esac
-      [ "${version% *}" -gt 1 ] || [ "${version#* }" -ge 85 ] ||
-        lack "cargo is $(cargo --version | cut -d' ' -f2), need 1.85 or newer; try 'rustup update'" ;;
+      [ "${version% *}" -gt 1 ] || [ "${version#* }" -ge 89 ] ||
+        lack "cargo is $(cargo --version | cut -d' ' -f2), need 1.89 or newer; try 'rustup update'" ;;
     c++)
       have "${CXX:-c++}" || lack "a C++ compiler is missing (looked for ${CXX:-c++}); Debian: apt-get install g++" ;;
     python)

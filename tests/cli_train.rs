@@ -337,7 +337,7 @@ fn weights_that_do_not_fit_are_named() {
     let bytes = std::fs::read(&init).unwrap();
     let out = trace.dir.join("run");
     let broken = trace.dir.join("broken.st");
-    let mut check = |bytes: &[u8], words: &str| {
+    let check = |bytes: &[u8], words: &str| {
         std::fs::write(&broken, bytes).unwrap();
         refuse(&flags(&trace, text(&broken), text(&out)), words);
         assert!(!out.exists());
