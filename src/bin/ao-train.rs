@@ -6,7 +6,7 @@ use clap::Parser;
 use serde::Serialize;
 
 const EXAMPLE: &str = "Example (after make pipelines/toy):
-  ao-train --model configs/ao-gpt-toy.json --shards runs/toy/data/train --steps 20 --out runs/a";
+  ao-train --model configs/ao-gpt-toy.json --shards runs/toy/shards/train --steps 20 --out runs/a";
 
 /// Train a model from token shards and generation orders
 #[derive(Parser, Serialize)]
