@@ -6,6 +6,7 @@ BENCH := runs/bench
 .PHONY: bench
 bench: $(BENCH)/shards/manifest.json
 	@pipelines/bench.sh $(BIN) $(BENCH) $(DEVICE)
+	cargo bench --bench tokenize -- $(BENCH)/text.txt
 
 $(BENCH)/shards/manifest.json: testdata/toy/stories.txt | build
 	rm -rf $(@D)

@@ -160,6 +160,26 @@ fn every_kind_of_input_gives_the_same_tokens_and_the_text_back() {
     assert_eq!(room.manifest("out0")["totals"]["bytes_of_text"], text.len() - 4);
 }
 
+/// `testdata/three-rows.parquet` comes from another implementation, Apache Arrow's.
+#[test]
+fn a_parquet_file_is_read_by_its_column_or_named_with_the_feature_it_needs() {
+    let room = Room::new();
+    let bytes = include_bytes!("../testdata/three-rows.parquet");
+    room.file("rows.bin", bytes); // told by its content
+    if cfg!(feature = "parquet") {
+        room.ok(&["--keep-newline", "--eos", "none", "-o", "out", "rows.bin"]);
+        assert_eq!(room.manifest("out")["totals"]["documents"], 2);
+        let text = String::from_utf8(room.decoded("out")).unwrap();
+        assert!(text.contains("The lamp is lit.") && text.contains("Zo\u{eb} rows\nout"), "{text}");
+        room.fails(&["--field", "body", "-o", "x", "rows.bin"], 2, &["rows.bin", "body"]);
+        room.file("cut.parquet", &bytes[..bytes.len() / 2]);
+        room.fails(&["-o", "x", "cut.parquet"], 2, &["cut.parquet"]);
+    } else {
+        room.fails(&["-o", "out", "rows.bin"], 2, &["rows.bin", "--features parquet"]);
+    }
+    assert!(!room.path("x").exists());
+}
+
 #[test]
 fn a_file_as_one_document_keeps_every_byte() {
     let room = Room::new();
