@@ -77,38 +77,13 @@ fn sums_of(row: &[f32], max: f32, scale: f64, out: &mut Vec<f64>) {
     }
 }
 
-macro_rules! dispatch {
-    ($(#[$doc:meta])* $name:ident, $inner:ident, ($($arg:ident : $ty:ty),*) -> $out:ty) => {
-        $(#[$doc])*
-        pub fn $name($($arg: $ty),*) -> $out {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-                unsafe fn wide($($arg: $ty),*) -> $out { $inner($($arg),*) }
-                #[target_feature(enable = "avx2,fma")]
-                unsafe fn narrow($($arg: $ty),*) -> $out { $inner($($arg),*) }
-                if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl") {
-                    // SAFETY: the features were detected on this machine.
-                    return unsafe { wide($($arg),*) };
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: the features were detected on this machine.
-                    return unsafe { narrow($($arg),*) };
-                }
-            }
-            $inner($($arg),*)
-        }
-    };
-}
-
 dispatch!(
     /// The largest logit of a row, and whether any is NaN or +∞.
-    row_max, max_of, (row: &[f32]) -> (f32, bool)
+    pub fn row_max = max_of(row: &[f32]) -> (f32, bool)
 );
 dispatch!(
     /// Σ exp((logit − max)·scale) of each span of [`SPAN`] entries of a row, in f64.
-    span_sums, sums_of, (row: &[f32], max: f32, scale: f64, out: &mut Vec<f64>) -> ()
+    pub fn span_sums = sums_of(row: &[f32], max: f32, scale: f64, out: &mut Vec<f64>) -> ()
 );
 
 #[cfg(test)]

@@ -122,33 +122,10 @@ fn nll_and_gradient<T: Logit>(row: &mut [T], target: usize, scale: f32) -> f64 {
     nll
 }
 
-macro_rules! dispatch {
-    ($name:ident, $inner:ident, ($($arg:ident : $ty:ty),*) -> $out:ty) => {
-        #[inline(always)]
-        fn $name<T: Logit>($($arg: $ty),*) -> $out {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-                unsafe fn wide<T: Logit>($($arg: $ty),*) -> $out { $inner($($arg),*) }
-                #[target_feature(enable = "avx2,fma")]
-                unsafe fn narrow<T: Logit>($($arg: $ty),*) -> $out { $inner($($arg),*) }
-                if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl") {
-                    // SAFETY: the features were detected on this machine.
-                    return unsafe { wide($($arg),*) };
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: the features were detected on this machine.
-                    return unsafe { narrow($($arg),*) };
-                }
-            }
-            $inner($($arg),*)
-        }
-    };
-}
-
-dispatch!(nll_fast, nll, (row: &[T], target: usize) -> f64);
-dispatch!(gradient_fast, nll_and_gradient, (row: &mut [T], target: usize, scale: f32) -> f64);
+dispatch!(fn nll_fast<T: Logit> = nll(row: &[T], target: usize) -> f64);
+dispatch!(
+    fn gradient_fast<T: Logit> = nll_and_gradient(row: &mut [T], target: usize, scale: f32) -> f64
+);
 
 /// NLL of each row's target, in nats; a negative target is not counted and gives 0.
 ///
