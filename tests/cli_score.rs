@@ -310,3 +310,81 @@ fn a_stop_at_the_first_bad_token_leaves_no_file() {
     std::fs::write(dir.path().join("raw.bin"), &bytes).unwrap();
     refused(dir.path(), &["--shards", "raw.bin"], "token id 200");
 }
+
+/// Orders as NumPy writes them: `<u2`, C order, version 1.0.
+fn write_npy(path: &Path, rows: &[Vec<u32>]) {
+    let mut header = format!(
+        "{{'descr': '<u2', 'fortran_order': False, 'shape': ({}, {}), }}",
+        rows.len(),
+        rows[0].len()
+    );
+    while !(10 + header.len() + 1).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(rows.iter().flatten().flat_map(|&p| (p as u16).to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Samples of `model.st` by `ao-sample`: tokens, orders and log-probabilities.
+fn draw_samples(folder: &Path) -> (Vec<Vec<u32>>, Vec<Vec<u32>>, Vec<f64>) {
+    let out = Command::new(env!("CARGO_BIN_EXE_ao-sample"))
+        .current_dir(folder)
+        .args(["--ckpt", "model.st", "--n", "24", "--order", "uniform", "--seed", "5"])
+        .args(["--temperature", "0.8", "--top-p", "0.9", "--quiet", "--device", "cpu"])
+        .output()
+        .unwrap();
+    let samples: Vec<Value> = records(&out).into_iter().filter(|r| r["type"] == "sample").collect();
+    assert_eq!(samples.len(), 24);
+    let list = |key: &str| -> Vec<Vec<u32>> {
+        samples.iter().map(|s| serde_json::from_value(s[key].clone()).unwrap()).collect()
+    };
+    let logprobs = samples.iter().map(|s| s["logprob_nats"].as_f64().unwrap()).collect();
+    (list("tokens"), list("order"), logprobs)
+}
+
+fn sequence_nll(folder: &Path, orders: &str) -> Vec<f64> {
+    let arguments = ["--ckpt", "model.st", "--shards", "data", "--orders", orders];
+    records(&score(folder, &arguments))
+        .iter()
+        .filter(|r| r["type"] == "sequence")
+        .map(|r| r["nll_nats"].as_f64().unwrap())
+        .collect()
+}
+
+#[test]
+fn what_ao_sample_says_of_a_sample_is_what_ao_score_says_along_its_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tiny(12, 9);
+    write_model(&dir.path().join("model.st"), &config, true);
+    let (tokens, orders, logprobs) = draw_samples(dir.path());
+    write_shards(dir.path(), 9, &tokens);
+    write_npy(&dir.path().join("orders.npy"), &orders);
+    let nll = sequence_nll(dir.path(), "orders.npy");
+    let said: Vec<f64> = logprobs.iter().map(|x| -x).collect();
+    // The filters changed which tokens were drawn, not what the unfiltered model says of them.
+    let difference = max_difference(&nll, &said);
+    assert!(difference <= 12.0 * 2e-5, "differ by {difference} nats a sequence");
+}
+
+#[test]
+fn the_order_of_the_inputs_moves_scores_with_their_sequences() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = tiny(12, 9);
+    write_model(&dir.path().join("model.st"), &config, true);
+    let (mut tokens, mut orders, _) = draw_samples(dir.path());
+    write_shards(dir.path(), 9, &tokens);
+    write_npy(&dir.path().join("orders.npy"), &orders);
+    let mut forwards = sequence_nll(dir.path(), "orders.npy");
+    tokens.reverse();
+    orders.reverse();
+    std::fs::remove_dir_all(dir.path().join("data")).unwrap();
+    write_shards(dir.path(), 9, &tokens);
+    write_npy(&dir.path().join("orders.npy"), &orders);
+    forwards.reverse();
+    let difference = max_difference(&forwards, &sequence_nll(dir.path(), "orders.npy"));
+    assert!(difference <= 1e-5, "differ by {difference}");
+}
