@@ -148,34 +148,94 @@ fn a_model_of_zeros_scores_exactly_ln_v() {
     }
 }
 
+/// Documents of every length up to two blocks of 8, of tokens below 50.
+fn uneven_documents() -> Vec<Vec<u32>> {
+    (1..=17).map(|n| (0..n).map(|i| (i * 7 + n) % 50).collect()).collect()
+}
+
 #[test]
-fn batch_size_threads_and_cutting_change_nothing() {
+fn batch_size_threads_and_cutting_change_no_bit_of_a_tiny_model() {
     let dir = tempfile::tempdir().unwrap();
     write_model(&dir.path().join("m.st"), &tiny(8, 50), true);
-    let documents: Vec<Vec<u32>> =
-        (1..=17).map(|n| (0..n).map(|i| (i * 7 + n) % 50).collect()).collect();
-    write_shards(dir.path(), 50, &documents);
-    let run = |extra: &[&str]| {
-        let base = ["--ckpt", "m.st", "--shards", "data", "--mc", "3", "--per-token"];
-        let found = records(&score(dir.path(), &[&base[..], extra].concat()));
-        found.into_iter().filter(|r| r["type"] == "sequence").collect::<Vec<_>>()
-    };
-    let whole = run(&[]);
-    assert!(whole.len() > 17);
-    for extra in [["--batch-size", "1"], ["--batch-size", "5"], ["--threads", "1"]] {
-        for (a, b) in whole.iter().zip(run(&extra)) {
-            let (a, b) = (numbers(&a["token_nll_nats"]), numbers(&b["token_nll_nats"]));
-            let difference = max_difference(&a, &b);
-            assert!(difference < 1e-5, "{extra:?}: {difference}");
+    write_shards(dir.path(), 50, &uneven_documents());
+    for dtype in ["f32", "bf16"] {
+        let run = |extra: &[&str]| {
+            let base = ["--ckpt", "m.st", "--shards", "data", "--mc", "3", "--per-token"];
+            let found =
+                records(&score(dir.path(), &[&base[..], &["--dtype", dtype], extra].concat()));
+            found.into_iter().filter(|r| r["type"] == "sequence").collect::<Vec<_>>()
+        };
+        let whole = run(&[]);
+        assert!(whole.len() > 17);
+        for batch in ["1", "3", "16"] {
+            for threads in ["1", "2"] {
+                let found = run(&["--batch-size", batch, "--threads", threads]);
+                assert!(whole == found, "{dtype}, batch {batch}, {threads} threads");
+            }
         }
+        let part = run(&["--skip", "4", "--max-sequences", "6"]);
+        assert!(whole[4..10] == part, "{dtype}, a part");
     }
-    let part = run(&["--skip", "4", "--max-sequences", "6"]);
-    assert_eq!(part.len(), 6);
-    for (a, b) in whole[4..10].iter().zip(&part) {
-        assert_eq!(a["index"], b["index"]);
-        let (a, b) = (numbers(&a["nll_nats_orders"]), numbers(&b["nll_nats_orders"]));
-        assert!(max_difference(&a, &b) < 1e-5);
+}
+
+#[test]
+fn the_order_of_the_sequences_changes_no_bit_of_a_tiny_model() {
+    let documents: Vec<Vec<u32>> =
+        uneven_documents().into_iter().filter(|d| d.len() <= 8).collect();
+    let orders: Vec<Vec<u32>> = documents
+        .iter()
+        .enumerate()
+        .map(|(i, d)| {
+            let n = d.len() as u32;
+            (0..n).map(|k| (k + i as u32) % n).rev().collect()
+        })
+        .collect();
+    let run = |permutation: &[usize]| {
+        let dir = tempfile::tempdir().unwrap();
+        write_model(&dir.path().join("m.st"), &tiny(8, 50), true);
+        let pick = |rows: &[Vec<u32>]| permutation.iter().map(|&i| rows[i].clone()).collect();
+        let picked: Vec<Vec<u32>> = pick(&documents);
+        write_shards(dir.path(), 50, &picked);
+        let picked: Vec<Vec<u32>> = pick(&orders);
+        write_orders(dir.path(), &picked);
+        let base = ["--ckpt", "m.st", "--shards", "data", "--orders", "orders.jsonl"];
+        let found = records(&score(dir.path(), &[&base[..], &["--per-token"]].concat()));
+        let nll = |r: &Value| r["token_nll_nats"].clone();
+        found.iter().filter(|r| r["type"] == "sequence").map(nll).collect::<Vec<_>>()
+    };
+    let forward = run(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    let permutation = [5, 2, 7, 0, 3, 6, 1, 4];
+    let other = run(&permutation);
+    for (place, &i) in permutation.iter().enumerate() {
+        assert_eq!(forward[i], other[place], "sequence {i}");
     }
+    assert_eq!(forward.len(), 8);
+}
+
+#[test]
+fn shards_of_a_foreign_tokenizer_are_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "One two, one two. Three four, three four. Five!\n".repeat(20);
+    std::fs::write(dir.path().join("text.txt"), text).unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_ao-tokenize"))
+        .current_dir(dir.path())
+        .args(["--train-tokenizer", "280", "-o", "data", "text.txt", "--quiet"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let config = tiny(8, 300);
+    let own = "0123456789abcdef";
+    let metadata =
+        Metadata { config: config.to_json(), tokenizer: Some(own.into()), ..Metadata::default() };
+    let path = dir.path().join("m.st");
+    Weights::init(&config, 1, Device::Cpu).write(&path, &metadata.to_map(), true).unwrap();
+    let out = score(dir.path(), &["--ckpt", "m.st", "--shards", "data", "-o", "scores.jsonl"]);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("data") && stderr.contains(own), "{stderr}");
+    assert!(out.stdout.is_empty());
+    assert!(!dir.path().join("scores.jsonl").exists());
 }
 
 #[test]

@@ -24,6 +24,19 @@ fn succeed(tool: &Path, args: &[&str]) {
     assert!(out.status.success(), "{} {args:?}: {stderr}", tool.display());
 }
 
+/// Limits a resource of the process that `command` will start.
+fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, most: u64) {
+    use std::os::unix::process::CommandExt;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: setrlimit may be called between fork and exec, and the closure does nothing else.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
 /// Exit 2 and one line on stderr.
 fn refuse(args: &[&str], words: &str) {
     let out = run(&tool("ao-train"), args);
@@ -364,4 +377,25 @@ fn a_used_folder_is_refused_without_resume_or_force() {
     refuse(&args, "--resume");
     args.push("--force");
     succeed(&tool("ao-train"), &args);
+}
+
+#[test]
+fn what_libtorch_refuses_is_one_line() {
+    let trace = trace();
+    let model = trace.dir.join("huge.json");
+    // 4 TiB of token table.
+    let config = r#"{"arch":"ao-gpt","block_size":8,"vocab_size":16777216,"n_layer":1,"n_head":1,
+                     "n_embd":65536}"#;
+    std::fs::write(&model, config).unwrap();
+    let out = trace.dir.join("run");
+    let shards = text(&trace.shards);
+    let mut command = Command::new(tool("ao-train"));
+    command.args(["--model", text(&model), "--shards", shards, "--out", text(&out), "--quiet"]);
+    limit(&mut command, libc::RLIMIT_AS, 64 << 30);
+    let result = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&result.stderr);
+    assert_eq!(result.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("ao-train: libtorch: "), "{stderr}");
+    assert!(stderr.contains("allocate memory") && stderr.contains("smaller"), "{stderr}");
 }

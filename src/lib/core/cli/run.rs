@@ -129,11 +129,31 @@ fn install_panic_hook(tool: &str) {
             .map(|s| s.to_string())
             .or_else(|| info.payload().downcast_ref::<String>().cloned())
             .unwrap_or_default();
-        let first = message.lines().next().unwrap_or("").to_owned();
-        let place = info.location().map(|l| format!("{}:{}", l.file(), l.line()));
-        let place = place.unwrap_or_default();
-        let _ = writeln!(std::io::stderr(), "{tool}: internal error at {place}: {first}");
+        let line = match of_libtorch(&message) {
+            Some(line) => line,
+            None => {
+                let first = message.lines().next().unwrap_or("");
+                let place = info.location().map(|l| format!("{}:{}", l.file(), l.line()));
+                format!("internal error at {}: {first}", place.unwrap_or_default())
+            }
+        };
+        let _ = writeln!(std::io::stderr(), "{tool}: {line}");
     }));
+}
+
+/// What libtorch said, where a panic is one of its bindings unwrapping its error: the first line
+/// alone (the rest is a C++ stack), and what helps where memory ran out.
+fn of_libtorch(message: &str) -> Option<String> {
+    let quoted = message.split_once("Torch(\"")?.1;
+    // The text stands there as Rust prints a string: its line ends are two characters.
+    let first = quoted.split("\\n").next().unwrap_or(quoted);
+    let first = first.trim_end_matches("\")").replace("\\\"", "\"");
+    let remedy = if first.contains("allocate memory") || first.contains("out of memory") {
+        "; give a smaller batch or model"
+    } else {
+        ""
+    };
+    Some(format!("libtorch: {first}{remedy}"))
 }
 
 #[cfg(test)]
@@ -147,5 +167,19 @@ mod tests {
             one_line(text),
             "unexpected argument '--x' found tip: a similar one; see --help"
         );
+    }
+
+    #[test]
+    fn a_libtorch_panic_is_its_first_line() {
+        let text = "called `Result::unwrap()` on an `Err` value: Torch(\"shape '[2]' is \\\"bad\\\"\\n\
+                    Exception raised from here\\nframe #0\")";
+        assert_eq!(of_libtorch(text).as_deref(), Some("libtorch: shape '[2]' is \"bad\""));
+        let text = "value: Torch(\"can't allocate memory: you tried\")";
+        let line = of_libtorch(text).unwrap();
+        assert_eq!(
+            line,
+            "libtorch: can't allocate memory: you tried; give a smaller batch or model"
+        );
+        assert_eq!(of_libtorch("index out of bounds"), None);
     }
 }

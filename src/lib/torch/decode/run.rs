@@ -140,8 +140,9 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let started = Instant::now();
     let (mut tokens, mut done) = (0u64, 0);
     let mut row = Vec::new();
+    let batch_size = if loaded.alone { 1 } else { args.batch_size };
     while done < total {
-        let end = total.min(done.saturating_add(args.batch_size));
+        let end = total.min(done.saturating_add(batch_size));
         let mut requests = Vec::new();
         for id in done..end {
             let template = &templates[(id / args.n) as usize];

@@ -84,7 +84,14 @@ pub struct Loaded {
     pub metadata: Option<Metadata>,
     /// A `tokenizer.json` found beside the weights.
     pub tokenizer: Option<PathBuf>,
+    /// The model is so small that its sequences are computed one by one and in one thread: libtorch
+    /// picks its kernels by the number of rows and cuts sums by threads, and a result should not
+    /// depend on batch size, threads or neighbours to the last bit where that costs next to nothing.
+    pub alone: bool,
 }
+
+/// Most operations of a forward pass of one sequence that is computed alone: about a millisecond.
+const ALONE_FLOPS: u64 = 1 << 25;
 
 impl Loaded {
     /// Reads what `args` names.
@@ -113,7 +120,12 @@ impl Loaded {
             .map(|folder| folder.join("tokenizer.json"))
             .filter(|candidate| candidate.is_file());
         let input = Input::of_file(&path)?;
-        Ok(Loaded { path, input, config, weights, metadata, tokenizer })
+        let flops = config.parameter_count().saturating_mul(2 * config.block_size() as u64);
+        let alone = flops <= ALONE_FLOPS;
+        if alone {
+            tch::set_num_threads(1);
+        }
+        Ok(Loaded { path, input, config, weights, metadata, tokenizer, alone })
     }
 
     /// The model over these weights, for scoring and decoding.

@@ -44,6 +44,7 @@ pub fn run(args: ScoreArgs) -> Result<()> {
         mc: u64::from(args.mc),
         batch_size: args.batch_size as usize,
         per_token: args.per_token,
+        alone: loaded.alone,
         rows_forwarded: 0,
     };
     let range = corpus.range();
@@ -86,6 +87,8 @@ struct Scorer {
     mc: u64,
     batch_size: usize,
     per_token: bool,
+    /// Each sequence goes through the model by itself ([`Loaded::alone`]).
+    alone: bool,
     rows_forwarded: u64,
 }
 
@@ -125,19 +128,21 @@ impl Scorer {
         let (Some(first), false) = (open.first().map(|o| o.index), batch.is_empty()) else {
             return Ok(());
         };
-        let tokens: Vec<&[u32]> = batch.iter().map(|(_, t, _)| t.as_slice()).collect();
-        let rows: Vec<&[u32]> = batch.iter().map(|(_, _, o)| o.as_slice()).collect();
-        let input = Batch::new(&tokens, &rows)?;
-        let nll = self.model.nll(&input, &self.conditioning);
-        for ((index, tokens, _), nll) in batch.iter().zip(nll.chunks(input.length)) {
-            let nll = &nll[..tokens.len()];
-            // Sequences are opened one after the other, so their numbers are consecutive.
-            let open = &mut open[(index - first) as usize];
-            open.sums.push(nll.iter().sum());
-            if self.per_token {
-                open.nll.extend_from_slice(nll);
+        for part in batch.chunks(if self.alone { 1 } else { batch.len() }) {
+            let tokens: Vec<&[u32]> = part.iter().map(|(_, t, _)| t.as_slice()).collect();
+            let rows: Vec<&[u32]> = part.iter().map(|(_, _, o)| o.as_slice()).collect();
+            let input = Batch::new(&tokens, &rows)?;
+            let nll = self.model.nll(&input, &self.conditioning);
+            for ((index, tokens, _), nll) in part.iter().zip(nll.chunks(input.length)) {
+                let nll = &nll[..tokens.len()];
+                // Sequences are opened one after the other, so their numbers are consecutive.
+                let open = &mut open[(index - first) as usize];
+                open.sums.push(nll.iter().sum());
+                if self.per_token {
+                    open.nll.extend_from_slice(nll);
+                }
+                self.rows_forwarded += tokens.len() as u64;
             }
-            self.rows_forwarded += tokens.len() as u64;
         }
         batch.clear();
         Ok(())
