@@ -3,33 +3,22 @@
 
 mod common;
 
-use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::rng::{Domain, Stream};
 use ao_torch::decode::filter::Filter;
 use ao_torch::decode::generate::{Generator, Request, text_order};
 use ao_torch::decode::session::{Line, Session};
-use ao_torch::model::{AoGpt, Attend, Batch, Weights};
+use ao_torch::model::{Attend, Batch, Decoder, Weights, decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
-use common::{floats, golden, golden_config, integers, max_difference};
+use common::{floats, golden, golden_config, integers, max_difference, tiny_decoder};
 use serde_json::json;
 
-/// A model with random weights large enough for its laws to be far from uniform.
-fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> AoGpt {
-    let config = ModelConfig::from_json(&json!({
+fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> Box<dyn Decoder> {
+    let config = json!({
         "arch": "ao-gpt", "block_size": block_size, "vocab_size": vocab_size,
         "n_layer": 2, "n_head": 2, "n_embd": 16, "cond_dim": 8
-    }))
-    .unwrap();
-    let weights = Weights::init(&config, 3, Device::Cpu).to_kind(kind);
-    let mut flat = weights.flat().shallow_clone();
-    let noise: Vec<f64> = {
-        let mut stream = Stream::new(9, Domain::Init, 1000);
-        (0..flat.numel()).map(|_| 0.2 * stream.normal()).collect()
-    };
-    let _ = flat.g_add_(&Tensor::from_slice(&noise).to_kind(kind));
-    let ModelConfig::AoGpt(config) = &config;
-    AoGpt::new(config, &weights, kind, 1)
+    });
+    tiny_decoder(&config, kind)
 }
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -38,17 +27,16 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 
 fn golden_steps(folder: &str) {
     let (config, figures) = golden_config(folder);
-    let ModelConfig::AoGpt(sizes) = &config;
     let path = golden(folder).join("model.safetensors");
     let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-    let model = AoGpt::new(sizes, &weights, Kind::Float, 1);
+    let model = decoder(&config, &weights, Kind::Float, 1).unwrap();
     let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
     let (shape, tokens) = integers(&cases, "tokens");
     let (_, orders) = integers(&cases, "orders");
     let t = shape[1];
     let conditioning = model.conditioning();
     let lines = orders.chunks(t).map(|order| Line::new(order.to_vec(), Vec::new())).collect();
-    let mut session = Session::new(&model, &conditioning, lines);
+    let mut session = Session::new(model.as_ref(), &conditioning, lines);
     let groups = figures["decode_groups"].as_array().unwrap();
     for (step, group) in groups.iter().enumerate() {
         let edge = |i: usize| group[i].as_u64().unwrap() as usize;
@@ -78,7 +66,13 @@ fn cached_steps_have_the_logits_of_the_published_code() {
 }
 
 /// Log-probabilities of the next tokens after `known`, each from a whole forward of its own.
-fn plainly(model: &AoGpt, order: &[u32], tokens: &[u32], known: usize, size: usize) -> Vec<f64> {
+fn plainly(
+    model: &dyn Decoder,
+    order: &[u32],
+    tokens: &[u32],
+    known: usize,
+    size: usize,
+) -> Vec<f64> {
     let conditioning = model.conditioning();
     (known..known + size)
         .flat_map(|k| {
@@ -104,7 +98,7 @@ fn cached_decoding_equals_whole_forwards_for_every_grouping() {
         for cuts in 0..1u32 << (t - given - 1) {
             let mut line = Line::new(order.clone(), tokens[..given].to_vec());
             line.tokens.reserve(t);
-            let mut session = Session::new(&model, &conditioning, vec![line]);
+            let mut session = Session::new(model.as_ref(), &conditioning, vec![line]);
             let mut known = given;
             while known < t {
                 let mut size = 1;
@@ -113,7 +107,7 @@ fn cached_decoding_equals_whole_forwards_for_every_grouping() {
                 }
                 let hidden = session.advance(&[size]).unwrap();
                 let logits = values(&model.head().logits(&hidden));
-                let expected = plainly(&model, &order, &tokens, known, size);
+                let expected = plainly(model.as_ref(), &order, &tokens, known, size);
                 let difference = max_difference(&logits, &expected);
                 assert!(difference < 1e-9, "given {given}, cuts {cuts:b}: {difference}");
                 session.lines[0].tokens.extend(&tokens[known..known + size]);
@@ -138,7 +132,7 @@ fn batches_of_different_lengths_and_gaps_give_each_sequence_its_own_logits() {
         .iter()
         .map(|(order, given, _)| Line::new(order.to_vec(), full[..*given].to_vec()))
         .collect();
-    let mut session = Session::new(&model, &conditioning, lines);
+    let mut session = Session::new(model.as_ref(), &conditioning, lines);
     for step in 0..3 {
         let sizes: Vec<usize> =
             cases.iter().map(|(_, _, groups)| groups.get(step).copied().unwrap_or(0)).collect();
@@ -148,7 +142,7 @@ fn batches_of_different_lengths_and_gaps_give_each_sequence_its_own_logits() {
         for (line, (&size, (order, _, _))) in session.lines.iter_mut().zip(sizes.iter().zip(&cases))
         {
             let known = line.tokens.len();
-            expected.extend(plainly(&model, order, &full[..order.len()], known, size));
+            expected.extend(plainly(model.as_ref(), order, &full[..order.len()], known, size));
             line.tokens.extend(&full[known..known + size]);
         }
         assert!(max_difference(&logits, &expected) < 1e-9);
@@ -169,7 +163,7 @@ fn the_prefill_leaves_the_keys_and_values_of_the_training_forward() {
     let order = vec![2, 5, 1, 0, 4, 3];
     let tokens = vec![1, 2, 3, 4, 5, 0];
     let line = Line::new(order.clone(), tokens[..4].to_vec());
-    let mut session = Session::new(&model, &conditioning, vec![line]);
+    let mut session = Session::new(model.as_ref(), &conditioning, vec![line]);
     let _ = session.advance(&[2]).unwrap();
     let batch = Batch::new(&[&text_order(&order, &tokens)], &[&order]).unwrap();
     let mut record = Record(Vec::new());
@@ -188,7 +182,7 @@ fn the_prefill_leaves_the_keys_and_values_of_the_training_forward() {
 
 /// Draws `count` samples of order [2, 0, 1] and counts the texts.
 fn frequencies(
-    model: &AoGpt,
+    model: &dyn Decoder,
     count: u64,
     vocab: usize,
     draw: impl Fn(&mut Generator, Vec<Request>) -> Vec<Vec<u32>>,
@@ -215,7 +209,7 @@ fn frequencies(
 }
 
 /// Exact probability of every text of three tokens under the order [2, 0, 1].
-fn exact(model: &AoGpt, vocab: usize) -> Vec<f64> {
+fn exact(model: &dyn Decoder, vocab: usize) -> Vec<f64> {
     let conditioning = model.conditioning();
     (0..vocab.pow(3))
         .map(|code| {
@@ -258,9 +252,9 @@ fn assert_law(counts: &[f64], law: &[f64]) {
 #[test]
 fn one_token_a_step_draws_from_the_law_of_exact_nll() {
     let model = tiny(3, 4, Kind::Float);
-    let law = exact(&model, 4);
+    let law = exact(model.as_ref(), 4);
     assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "the law is too flat to test");
-    let counts = frequencies(&model, 20_000, 4, |generator, requests| {
+    let counts = frequencies(model.as_ref(), 20_000, 4, |generator, requests| {
         generator.generate(requests).unwrap().into_iter().map(|s| s.tokens).collect()
     });
     assert_law(&counts, &law);
@@ -272,7 +266,7 @@ fn the_log_probability_is_that_of_scoring_along_the_same_order() {
     let conditioning = model.conditioning();
     // Three rows of the head are padding: never drawn, but part of the norm.
     let filter = Filter { temperature: 0.7, top_p: 0.8, ..Filter::plain(6) };
-    let mut generator = Generator::new(&model, &conditioning, filter, 2);
+    let mut generator = Generator::new(model.as_ref(), &conditioning, filter, 2);
     let requests = (0..40)
         .map(|i| {
             let mut stream = Stream::new(5, Domain::Sample, i);
@@ -305,7 +299,7 @@ fn a_sample_does_not_depend_on_its_neighbours() {
             stream: Stream::new(2, Domain::Sample, i),
         })
         .collect();
-    let mut generator = Generator::new(&model, &conditioning, Filter::plain(9), 2);
+    let mut generator = Generator::new(model.as_ref(), &conditioning, Filter::plain(9), 2);
     let together = generator.generate(requests.clone()).unwrap();
     for (request, expected) in requests.into_iter().zip(together) {
         let alone = generator.generate(vec![request]).unwrap().remove(0);

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, DType};
+use ao_core::rng::{Domain, Stream};
+use ao_torch::model::{Decoder, Weights, decoder};
+use ao_torch::tch::{Device, Kind, Tensor};
 use serde_json::Value;
 
 /// A file of `testdata/golden`.
@@ -57,4 +60,21 @@ pub fn max_difference(a: &[f64], b: &[f64]) -> f64 {
         .zip(b)
         .map(|(x, y)| (x - y).abs())
         .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
+}
+
+/// A decoder with random weights large enough for its laws to be far from uniform.
+pub fn tiny_decoder(config: &Value, kind: Kind) -> Box<dyn Decoder> {
+    let config = ModelConfig::from_json(config).unwrap();
+    let weights = noisy_weights(&config, kind);
+    decoder(&config, &weights, kind, 1).unwrap()
+}
+
+/// Initial weights with noise of standard deviation 0.2 on all of them.
+pub fn noisy_weights(config: &ModelConfig, kind: Kind) -> Weights {
+    let weights = Weights::init(config, 3, Device::Cpu).to_kind(kind);
+    let mut flat = weights.flat().shallow_clone();
+    let mut stream = Stream::new(9, Domain::Init, 1000);
+    let noise: Vec<f64> = (0..flat.numel()).map(|_| 0.2 * stream.normal()).collect();
+    let _ = flat.g_add_(&Tensor::from_slice(&noise).to_kind(kind));
+    weights
 }

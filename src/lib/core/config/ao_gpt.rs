@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Init, Parameter, Table, check_sizes};
+use super::{Init, Parameter, Table, check_dropout, check_heads, check_sizes, yes};
 
 /// Sizes of an AO-GPT.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,13 +24,27 @@ pub struct AoGptConfig {
     /// Whether c_attn, c_fc and the two c_proj have biases (adaLN and the head always do).
     #[serde(default = "yes")]
     pub bias: bool,
-    /// Width of the target-position table that conditions the norms.
+    /// How rows are told the position that they predict; the paper's model is `adaln`.
+    #[serde(default)]
+    pub position_encoding: PositionEncoding,
+    /// Width of the target-position table that conditions the norms; only `adaln` has it.
     #[serde(default = "cond_dim")]
     pub cond_dim: usize,
 }
 
-fn yes() -> bool {
-    true
+/// How rows are told the position that they predict (arXiv 2506.19935 v1, figure 5, a to d).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PositionEncoding {
+    /// (a) A table of full width, added once to the input, as σ-GPT does.
+    Input,
+    /// (b) The same table, added again to the input of every block.
+    EveryBlock,
+    /// (c) A table of its own for every block.
+    PerBlock,
+    /// (d) adaLN: a narrow table modulates every norm.
+    #[default]
+    Adaln,
 }
 
 fn cond_dim() -> usize {
@@ -50,13 +64,8 @@ impl AoGptConfig {
             ("n_embd", self.n_embd, 1 << 16),
             ("cond_dim", self.cond_dim, 1 << 16),
         ])?;
-        if !self.n_embd.is_multiple_of(self.n_head) {
-            return Err(format!("n_head {}: does not divide n_embd {}", self.n_head, self.n_embd));
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Err(format!("dropout {}: must be at least 0 and below 1", self.dropout));
-        }
-        Ok(())
+        check_heads(self.n_head, self.n_embd)?;
+        check_dropout(self.dropout)
     }
 
     /// Width of a head.
@@ -72,7 +81,11 @@ impl AoGptConfig {
         let mut list = Table::default();
         list.add("transformer.wte.weight", &[v, c], normal);
         list.add("transformer.wpe.weight", &[self.block_size + 1, c], normal);
-        list.add("transformer.wtpe.weight", &[self.block_size, cond], normal);
+        let adaln = self.position_encoding == PositionEncoding::Adaln;
+        let width = if adaln { cond } else { c };
+        if self.position_encoding != PositionEncoding::PerBlock {
+            list.add("transformer.wtpe.weight", &[self.block_size, width], normal);
+        }
         list.add("transformer.wnonee.weight", &[1, c], normal);
         for i in 0..self.n_layer {
             let h = |part: &str| format!("transformer.h.{i}.{part}");
@@ -84,10 +97,18 @@ impl AoGptConfig {
             list.add(&h("ln_2.weight"), &[c], Init::Ones);
             list.linear(&h("mlp.c_fc"), 4 * c, c, normal, self.bias);
             list.linear(&h("mlp.c_proj"), c, 4 * c, projection, self.bias);
-            list.linear(&h("adaLN.1"), 6 * c, cond, normal, true);
+            match self.position_encoding {
+                PositionEncoding::Adaln => list.linear(&h("adaLN.1"), 6 * c, cond, normal, true),
+                PositionEncoding::PerBlock => {
+                    list.add(&h("wtpe.weight"), &[self.block_size, c], normal);
+                }
+                PositionEncoding::Input | PositionEncoding::EveryBlock => {}
+            }
         }
         list.add("transformer.final_layer.ln_f.weight", &[c], Init::Ones);
-        list.linear("transformer.final_layer.adaLN_final.1", 2 * c, cond, normal, true);
+        if adaln {
+            list.linear("transformer.final_layer.adaLN_final.1", 2 * c, cond, normal, true);
+        }
         list.linear("lm_head", v, c, normal, true);
         list.0
     }

@@ -6,13 +6,17 @@
 //! module, so that tools without tensors can count, check, average and import weights.
 
 mod ao_gpt;
+mod ddit;
+mod gpt;
 
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub use ao_gpt::AoGptConfig;
+pub use ao_gpt::{AoGptConfig, PositionEncoding};
+pub use ddit::{DditShape, MdlmConfig, Noise, RaddConfig, SeddConfig, TIME_WIDTH};
+pub use gpt::{Activation, Gpt2Config, SigmaGptConfig};
 
 use crate::error::IoContext;
 use crate::{Error, Result};
@@ -22,6 +26,10 @@ use crate::{Error, Result};
 pub enum Init {
     /// Normal with mean 0 and this standard deviation, cut at three of them.
     TruncatedNormal(f64),
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f64),
+    /// Uniform between minus and plus this bound.
+    Uniform(f64),
     /// All zero.
     Zeros,
     /// All one.
@@ -68,17 +76,62 @@ impl Table {
             self.add(&format!("{name}.bias"), &[out], Init::Zeros);
         }
     }
+
+    /// A LayerNorm: weight at one, then the bias, if any, at zero.
+    fn norm(&mut self, name: &str, width: usize, bias: bool) {
+        self.add(&format!("{name}.weight"), &[width], Init::Ones);
+        if bias {
+            self.add(&format!("{name}.bias"), &[width], Init::Zeros);
+        }
+    }
 }
 
 /// A model of one of the families that the toolkit knows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelConfig {
-    /// AO-GPT (arXiv 2506.19935).
+    /// AO-GPT and its ways of encoding positions (arXiv 2506.19935).
     AoGpt(AoGptConfig),
+    /// σ-GPT as AO-GPT's authors built it.
+    SigmaGpt(SigmaGptConfig),
+    /// σ-GPT's own (arXiv 2404.09562).
+    SigmaOfficial(SigmaGptConfig),
+    /// GPT-2, left to right: nanoGPT's or OpenAI's.
+    Gpt2(Gpt2Config),
+    /// RADD (arXiv 2406.03736).
+    Radd(RaddConfig),
+    /// MDLM (arXiv 2406.07524).
+    Mdlm(MdlmConfig),
+    /// SEDD, absorbing (arXiv 2310.16834).
+    Sedd(SeddConfig),
 }
 
 /// The values of `arch`.
-const ARCHS: &str = "ao-gpt";
+const ARCHS: &str = "ao-gpt, sigma-gpt, sigma-official, gpt2, radd, mdlm, sedd";
+
+/// What a family can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Causal over a sequence in any order.
+    AnyOrder,
+    /// Causal from left to right.
+    LeftToRight,
+    /// Bidirectional over a partly masked sequence.
+    Encoder,
+}
+
+/// Evaluates `$body` with `$config` bound to whichever family's config it is.
+macro_rules! each {
+    ($self:expr, $config:ident => $body:expr) => {
+        match $self {
+            ModelConfig::AoGpt($config) => $body,
+            ModelConfig::SigmaGpt($config) | ModelConfig::SigmaOfficial($config) => $body,
+            ModelConfig::Gpt2($config) => $body,
+            ModelConfig::Radd($config) => $body,
+            ModelConfig::Mdlm($config) => $body,
+            ModelConfig::Sedd($config) => $body,
+        }
+    };
+}
 
 impl ModelConfig {
     /// Reads a config from JSON.
@@ -97,6 +150,12 @@ impl ModelConfig {
         };
         let config = match arch.as_str() {
             "ao-gpt" => ModelConfig::AoGpt(family(object)?),
+            "sigma-gpt" => ModelConfig::SigmaGpt(family(object)?),
+            "sigma-official" => ModelConfig::SigmaOfficial(family(object)?),
+            "gpt2" => ModelConfig::Gpt2(family(object)?),
+            "radd" => ModelConfig::Radd(family(object)?),
+            "mdlm" => ModelConfig::Mdlm(family(object)?),
+            "sedd" => ModelConfig::Sedd(family(object)?),
             _ => return Err(format!("arch '{arch}' is not known; known are {ARCHS}")),
         };
         config.check()?;
@@ -114,23 +173,92 @@ impl ModelConfig {
         Self::from_json(&value).map_err(|e| Error::input_at(path, e))
     }
 
+    /// The value of `arch`.
+    pub fn arch(&self) -> &'static str {
+        match self {
+            ModelConfig::AoGpt(_) => "ao-gpt",
+            ModelConfig::SigmaGpt(_) => "sigma-gpt",
+            ModelConfig::SigmaOfficial(_) => "sigma-official",
+            ModelConfig::Gpt2(_) => "gpt2",
+            ModelConfig::Radd(_) => "radd",
+            ModelConfig::Mdlm(_) => "mdlm",
+            ModelConfig::Sedd(_) => "sedd",
+        }
+    }
+
+    /// What the model can be asked for.
+    pub fn family(&self) -> Family {
+        match self {
+            ModelConfig::AoGpt(_) | ModelConfig::SigmaGpt(_) | ModelConfig::SigmaOfficial(_) => {
+                Family::AnyOrder
+            }
+            ModelConfig::Gpt2(_) => Family::LeftToRight,
+            ModelConfig::Radd(_) | ModelConfig::Mdlm(_) | ModelConfig::Sedd(_) => Family::Encoder,
+        }
+    }
+
+    /// Whether the first token of an order is predicted too: families without a [None] row are
+    /// given it, and score one token less.
+    pub fn predicts_first(&self) -> bool {
+        !matches!(self, ModelConfig::SigmaOfficial(_) | ModelConfig::Gpt2(_))
+    }
+
+    /// The orders that a tool goes along: those `given` on the command line, or else `default`;
+    /// a model that reads from left to right takes `l2r` alone.
+    ///
+    /// # Errors
+    /// When other orders are given to such a model.
+    pub fn orders(&self, given: Option<&str>, default: &str) -> Result<String> {
+        match (self.family(), given) {
+            (Family::LeftToRight, None | Some("l2r")) => Ok("l2r".into()),
+            (Family::LeftToRight, Some(orders)) => Err(Error::usage(format!(
+                "--orders {orders}: {} reads from left to right alone; leave it out or say l2r",
+                self.arch()
+            ))),
+            (_, orders) => Ok(orders.unwrap_or(default).into()),
+        }
+    }
+
     /// The config as JSON, `arch` first, every key written out.
     pub fn to_json(&self) -> Value {
-        let (arch, value) = match self {
-            ModelConfig::AoGpt(config) => ("ao-gpt", serde_json::to_value(config)),
-        };
+        let value = each!(self, config => serde_json::to_value(config));
         let mut object = Map::new();
-        object.insert("arch".into(), arch.into());
+        object.insert("arch".into(), self.arch().into());
         if let Ok(Value::Object(rest)) = value {
             object.extend(rest);
         }
         Value::Object(object)
     }
 
-    /// Parameters in the order of the published module.
+    /// Parameters in the order of the published module. A head that is tied to the token table is
+    /// the table, and is not listed again ([`ModelConfig::tied`]).
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
             ModelConfig::AoGpt(config) => config.parameters(),
+            ModelConfig::SigmaGpt(config) => config.parameters(false),
+            ModelConfig::SigmaOfficial(config) => config.parameters(true),
+            ModelConfig::Gpt2(config) => config.parameters(),
+            ModelConfig::Radd(config) => config.shape().parameters(),
+            ModelConfig::Mdlm(config) => config.shape().parameters(),
+            ModelConfig::Sedd(config) => config.shape().parameters(),
+        }
+    }
+
+    /// A name under which published files repeat a parameter, and that parameter.
+    pub fn tied(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            ModelConfig::SigmaGpt(_) | ModelConfig::SigmaOfficial(_) | ModelConfig::Gpt2(_) => {
+                Some(("lm_head.weight", "transformer.wte.weight"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Tensors of published files that are no parameters: what they hold follows from the config.
+    pub fn is_buffer(&self, name: &str) -> bool {
+        match self.family() {
+            Family::Encoder => name == "rotary_emb.inv_freq",
+            _ => name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"),
         }
     }
 
@@ -141,23 +269,49 @@ impl ModelConfig {
 
     /// Longest sequence, in tokens.
     pub fn block_size(&self) -> usize {
-        match self {
-            ModelConfig::AoGpt(config) => config.block_size,
-        }
+        each!(self, config => config.block_size)
     }
 
-    /// Rows of the head, padding included.
+    /// Decoders: rows of the head, padding included. Encoders: real ids.
     pub fn vocab_size(&self) -> usize {
-        match self {
-            ModelConfig::AoGpt(config) => config.vocab_size,
-        }
+        each!(self, config => config.vocab_size)
+    }
+
+    /// Number of blocks.
+    pub fn n_layer(&self) -> usize {
+        each!(self, config => config.n_layer)
+    }
+
+    /// Attention heads of a block.
+    pub fn n_head(&self) -> usize {
+        each!(self, config => config.n_head)
+    }
+
+    /// Width C.
+    pub fn n_embd(&self) -> usize {
+        each!(self, config => config.n_embd)
+    }
+
+    /// Dropout in training.
+    pub fn dropout(&self) -> f64 {
+        each!(self, config => config.dropout)
     }
 
     fn check(&self) -> Result<(), String> {
         match self {
             ModelConfig::AoGpt(config) => config.check(),
+            ModelConfig::SigmaGpt(config) => config.check(false),
+            ModelConfig::SigmaOfficial(config) => config.check(true),
+            ModelConfig::Gpt2(config) => config.check(),
+            ModelConfig::Radd(config) => config.shape().check(),
+            ModelConfig::Mdlm(config) => config.shape().check(),
+            ModelConfig::Sedd(config) => config.check(),
         }
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn family<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, String> {
@@ -172,6 +326,20 @@ fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn check_heads(n_head: usize, n_embd: usize) -> Result<(), String> {
+    if n_embd.is_multiple_of(n_head) {
+        return Ok(());
+    }
+    Err(format!("n_head {n_head}: does not divide n_embd {n_embd}"))
+}
+
+fn check_dropout(dropout: f64) -> Result<(), String> {
+    if (0.0..1.0).contains(&dropout) {
+        return Ok(());
+    }
+    Err(format!("dropout {dropout}: must be at least 0 and below 1"))
 }
 
 #[cfg(test)]

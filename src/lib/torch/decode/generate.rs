@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::filter::{Draw, Filter, Sampler};
 use super::session::{Line, Session};
 use crate::kernels::parts;
-use crate::model::{AoGpt, Conditioning, slice};
+use crate::model::{Conditioning, Decoder, slice};
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
@@ -56,7 +56,7 @@ pub struct Shares {
 
 /// Draws samples from a model.
 pub struct Generator<'a> {
-    model: &'a AoGpt,
+    model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
     filter: Filter,
     threads: usize,
@@ -71,7 +71,7 @@ impl<'a> Generator<'a> {
     /// A generator with the laws of `filter`, drawing on `threads` threads; `conditioning` is the
     /// model's own table.
     pub fn new(
-        model: &'a AoGpt,
+        model: &'a dyn Decoder,
         conditioning: &'a Conditioning,
         filter: Filter,
         threads: usize,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ao_core::cli::{Compute, Input, OutputArgs, Progress, Quiet, RunRecord, Seed, Sink};
+use ao_core::config::{Family, ModelConfig};
 use ao_core::format::jsonl;
 use ao_core::orders::OrderSource;
 use ao_core::rng::{Domain, Stream};
@@ -36,8 +37,9 @@ pub struct SampleArgs {
     #[arg(long, value_enum, default_value_t)]
     schedule: Schedule,
     /// Order of the drawn positions: a SPEC, a .npy or .jsonl file, or - ; sample i takes row i
-    #[arg(long, alias = "orders", value_name = "SPEC|FILE", default_value = "uniform")]
-    order: String,
+    /// [default: uniform; l2r for gpt2]
+    #[arg(long, alias = "orders", value_name = "SPEC|FILE")]
+    order: Option<String>,
     /// Divides the logits; 0 takes the likeliest token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     temperature: f64,
@@ -106,10 +108,14 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let vocab_used = loaded.vocab_used().min(real);
     let block_size = loaded.config.block_size();
     let limits = Limits { block_size, vocab_used, tokenizer: tokenizer.as_ref() };
-    let templates = args.templates(limits)?;
+    let mut templates = args.templates(limits)?;
+    for template in &mut templates {
+        args.suit(template, &loaded.config, limits)?;
+    }
     let filter = args.filter(vocab_used);
     filter.check()?;
-    let mut orders = OrderSource::open(&args.order, block_size, args.seed.seed)?;
+    let order = loaded.config.orders(args.order.as_deref(), "uniform")?;
+    let mut orders = OrderSource::open(&order, block_size, args.seed.seed)?;
     let total = args.n.checked_mul(templates.len() as u64);
     let total = total.ok_or_else(|| Error::usage(format!("--n {}: too many samples", args.n)))?;
     orders.require_rows(total)?;
@@ -131,9 +137,9 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let mut sink = args.output.open()?;
     put(&mut sink, &record)?;
 
-    let model = loaded.model(&place);
+    let model = loaded.decoder(&place)?;
     let conditioning = tch::no_grad(|| model.conditioning());
-    let mut generator = Generator::new(&model, &conditioning, filter, place.threads);
+    let mut generator = Generator::new(model.as_ref(), &conditioning, filter, place.threads);
     let mut progress = Progress::new("samples", Some(total), args.quiet.quiet);
     args.warn_of_steps(&templates, &progress);
     let writer = Writer { args: &args, tokenizer: tokenizer.as_ref(), loaded: &loaded };
@@ -209,6 +215,34 @@ impl SampleArgs {
             }
         };
         Ok(vec![Template::prompt(&ids, length, limits)?])
+    }
+
+    /// Makes a template one that the family can fill: a first token where it predicts none, and
+    /// for a model that reads from left to right nothing given behind a gap.
+    fn suit(&self, template: &mut Template, config: &ModelConfig, limits: Limits) -> Result<()> {
+        let arch = config.arch();
+        if !config.predicts_first() && template.tokens.iter().all(Option::is_none) {
+            let eos = limits.tokenizer.and_then(Tokenizer::eos_id);
+            let eos = eos.filter(|&id| (id as usize) < limits.vocab_used).ok_or_else(|| {
+                Error::usage(format!(
+                    "--prompt: {arch} does not predict its first token, and there is no end token \
+                     to begin with; give a prompt"
+                ))
+            })?;
+            template.tokens[0] = Some(eos);
+        }
+        if config.family() == Family::LeftToRight {
+            let given = template.tokens.iter().take_while(|t| t.is_some()).count();
+            let in_order = self.prompt_order != PromptOrder::Random
+                && template.given.as_ref().is_none_or(|g| g.is_sorted());
+            if given + template.free() < template.tokens.len() || !in_order {
+                return Err(Error::usage(format!(
+                    "--infill: {arch} reads from left to right, so only what follows a given \
+                     beginning can be filled in"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn filter(&self, vocab_used: usize) -> Filter {

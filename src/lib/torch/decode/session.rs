@@ -8,7 +8,7 @@ use ao_core::{Error, Result};
 use tch::{Kind, Tensor};
 
 use super::cache::Cache;
-use crate::model::{AoGpt, Conditioning};
+use crate::model::{Conditioning, Decoder};
 
 /// One sequence: its order and the tokens so far.
 #[derive(Debug, Clone)]
@@ -53,9 +53,11 @@ pub struct Ask<'a> {
 
 /// A batch of sequences over one cache.
 pub struct Session<'a> {
-    model: &'a AoGpt,
+    model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
     cache: Cache,
+    /// The first row that the family has: 0, or 1 where there is no [None].
+    first: usize,
     /// The sequences.
     pub lines: Vec<Line>,
     /// Rows forwarded so far, padding not counted.
@@ -64,12 +66,21 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// A session over `lines`, whose cache is allocated here for all their steps.
-    pub fn new(model: &'a AoGpt, conditioning: &'a Conditioning, lines: Vec<Line>) -> Session<'a> {
+    pub fn new(
+        model: &'a dyn Decoder,
+        conditioning: &'a Conditioning,
+        mut lines: Vec<Line>,
+    ) -> Session<'a> {
         let config = model.config();
+        let first = model.given();
+        for line in &mut lines {
+            line.cached = first; // a row that does not exist is never missing
+        }
         let slots = lines.iter().map(|l| l.order.len()).max().unwrap_or(0);
-        let sizes = [config.n_layer, lines.len(), config.n_head, slots, config.head_size()];
+        let head_size = config.n_embd() / config.n_head();
+        let sizes = [config.n_layer(), lines.len(), config.n_head(), slots, head_size];
         let cache = Cache::new(sizes, model.compute(), model.device());
-        Session { model, conditioning, cache, lines, rows_forwarded: 0 }
+        Session { model, conditioning, cache, first, lines, rows_forwarded: 0 }
     }
 
     /// The hidden rows that predict the next `sizes[r]` tokens of each sequence, each of them given
@@ -122,7 +133,7 @@ impl<'a> Session<'a> {
                     line.order.len()
                 )));
             }
-            starts.push(line.cached);
+            starts.push(line.cached - self.first);
             counts.push(count);
             causal.push(own);
         }
@@ -163,11 +174,15 @@ impl<'a> Session<'a> {
         let integers = |values: &[i64]| Tensor::from_slice(values).view([b, r]).to_device(device);
         let mut input = self.model.token_rows(&integers(&tokens))
             + self.model.position_rows(&integers(&positions));
-        if none.contains(&true) {
+        if let Some(row) = self.model.none_row().filter(|_| none.contains(&true)) {
             let none = Tensor::from_slice(&none).view([b, r, 1]).to_device(device);
-            input = self.model.none_row().where_self(&none, &input);
+            input = row.where_self(&none, &input);
         }
-        (input, integers(&targets))
+        let targets = integers(&targets);
+        if let Some(rows) = self.model.target_rows(&targets) {
+            input += rows;
+        }
+        (input, targets)
     }
 
     /// The keys and values so far.

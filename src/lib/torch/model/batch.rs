@@ -56,9 +56,27 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Number of scored targets.
-    pub fn counted(&self) -> usize {
-        self.targets.iter().filter(|&&t| t >= 0).count()
+    /// Number of scored targets of a model that is given the first `given` tokens of each.
+    pub fn counted(&self, given: usize) -> usize {
+        self.targets_after(given).iter().filter(|&&t| t >= 0).count()
+    }
+
+    /// `targets` without the first `given` of each sequence, (B, T − given).
+    pub fn targets_after(&self, given: usize) -> Vec<i64> {
+        self.targets.chunks(self.length.max(1)).flat_map(|t| t[given..].iter().copied()).collect()
+    }
+
+    /// Values (B, T − given) as (B, T), 0 where given.
+    pub fn with_given(&self, given: usize, values: Vec<f64>) -> Vec<f64> {
+        if given == 0 {
+            return values;
+        }
+        let mut all = vec![0.0; self.targets.len()];
+        let own = values.chunks(self.length - given);
+        for (all, own) in all.chunks_mut(self.length).zip(own) {
+            all[given..].copy_from_slice(own);
+        }
+        all
     }
 
     /// `tokens` as a tensor, i64 (B, T).

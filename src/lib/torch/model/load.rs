@@ -9,7 +9,7 @@ use ao_core::format::checkpoint::{CheckpointFile, Metadata};
 use ao_core::{Error, Result};
 use serde::Serialize;
 
-use super::ao_gpt::AoGpt;
+use super::decoder::{Decoder, decoder};
 use super::weights::Weights;
 use crate::device::Place;
 
@@ -128,12 +128,15 @@ impl Loaded {
         Ok(Loaded { path, input, config, weights, metadata, tokenizer, alone })
     }
 
-    /// The model over these weights, for scoring and decoding.
-    pub fn model(&self, place: &Place) -> AoGpt {
-        let ModelConfig::AoGpt(config) = &self.config;
-        let mut model = AoGpt::new(config, &self.weights, place.compute, place.threads);
+    /// The decoder over these weights, for scoring and decoding.
+    ///
+    /// # Errors
+    /// When the checkpoint is an encoder's.
+    pub fn decoder(&self, place: &Place) -> Result<Box<dyn Decoder>> {
+        let mut model = decoder(&self.config, &self.weights, place.compute, place.threads)
+            .map_err(|e| Error::input_at(&self.path, e.to_string()))?;
         model.freeze();
-        model
+        Ok(model)
     }
 
     /// Real ids of the vocabulary: those at and above are padding.

@@ -2,16 +2,23 @@
 
 mod ao_gpt;
 mod batch;
+mod decoder;
+mod gpt2;
+mod gpt_block;
 mod head;
 mod layers;
 mod load;
+mod sigma_gpt;
 mod weights;
 
-pub use ao_gpt::{AoGpt, Attend, CausalAttention, Conditioning};
+pub use ao_gpt::AoGpt;
 pub use batch::Batch;
+pub use decoder::{Attend, CausalAttention, Conditioning, Decoder, HandNames, decoder};
+pub use gpt2::Gpt2;
 pub use head::{Head, HeadGradients};
 pub(crate) use head::{slice, slice_mut};
 pub use load::{CheckpointArgs, Loaded, WeightsChoice};
+pub use sigma_gpt::SigmaGpt;
 pub use weights::Weights;
 pub(crate) use weights::write_all;
 

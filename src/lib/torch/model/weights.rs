@@ -65,13 +65,24 @@ impl Weights {
     /// Missing, extra or mis-shaped tensors and non-finite values, by name.
     pub fn read(config: &ModelConfig, file: &CheckpointFile, path: &Path) -> Result<Weights> {
         let weights = Weights::zeros(config, Kind::Float, Device::Cpu);
+        let tied = config.tied();
         for name in file.names() {
-            if !weights.index.contains_key(name) {
+            let known = weights.index.contains_key(name) || config.is_buffer(name);
+            if !known && tied.is_none_or(|(repeated, _)| repeated != name) {
                 return Err(Error::input_at(
                     path,
                     format!("tensor '{name}' is not one of this model's; is the config its own?"),
                 ));
             }
+        }
+        if let Some((repeated, table)) = tied
+            && file.tensor(repeated).is_some()
+            && file.to_f32(repeated)? != file.to_f32(table)?
+        {
+            return Err(Error::input_at(
+                path,
+                format!("'{repeated}' differs from '{table}', to which this family ties it"),
+            ));
         }
         for parameter in &weights.table {
             weights.fill(parameter, file, &parameter.name, path)?;
@@ -260,6 +271,10 @@ fn draw(parameter: &Parameter, stream: &mut Stream) -> Vec<f32> {
     match parameter.init {
         Init::Zeros => vec![0.0; count],
         Init::Ones => vec![1.0; count],
+        Init::Normal(std) => (0..count).map(|_| (stream.normal() * std) as f32).collect(),
+        Init::Uniform(bound) => {
+            (0..count).map(|_| ((2.0 * stream.uniform() - 1.0) * bound) as f32).collect()
+        }
         Init::TruncatedNormal(std) => (0..count)
             .map(|_| {
                 loop {

@@ -17,9 +17,9 @@ pub struct ScoreArgs {
     /// Token shards: a folder, one shard, or a raw file with --raw-u16
     #[arg(long, value_name = "DIR|FILE")]
     pub shards: PathBuf,
-    /// Generation orders: a SPEC, an .npy or .jsonl file, or -
-    #[arg(long, alias = "order", value_name = "SPEC|FILE|-", default_value = "uniform")]
-    pub orders: String,
+    /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2]
+    #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
+    pub orders: Option<String>,
     /// Orders per sequence; sequence s takes rows s·K to s·K+K−1
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub mc: u32,

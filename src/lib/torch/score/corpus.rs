@@ -18,8 +18,6 @@ pub struct Sequence {
     pub index: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
-    /// Bytes of text that they stand for; an end token stands for none.
-    pub bytes: Option<u64>,
 }
 
 /// The sequences of a shard folder, in file order.
@@ -83,8 +81,18 @@ impl Corpus {
     pub fn read(&self, index: u64) -> Result<Sequence> {
         let mut tokens = Vec::new();
         self.blocks.read(index, &mut tokens)?;
-        let bytes = self.bytes.count(&tokens);
-        Ok(Sequence { index, tokens, bytes })
+        Ok(Sequence { index, tokens })
+    }
+
+    /// Bytes of text of a sequence's tokens, those at the positions `given` left out; an end token
+    /// stands for none. `None` without a tokenizer.
+    pub fn bytes(&self, sequence: &Sequence, given: &[u32]) -> Option<u64> {
+        if given.is_empty() {
+            return self.bytes.count(&sequence.tokens);
+        }
+        let scored = sequence.tokens.iter().enumerate();
+        let scored = scored.filter(|(i, _)| !given.contains(&(*i as u32)));
+        self.bytes.count(&scored.map(|(_, &token)| token).collect::<Vec<_>>())
     }
 }
 

@@ -12,7 +12,7 @@ use super::corpus::{Corpus, Sequence};
 use super::orders::Orders;
 use super::record::{Estimate, SequenceRecord, Setting, Totals};
 use crate::device::Place;
-use crate::model::{AoGpt, Batch, Conditioning, Loaded};
+use crate::model::{Batch, Conditioning, Decoder, Loaded};
 
 /// Scores what `args` names and writes the records.
 ///
@@ -23,7 +23,8 @@ pub fn run(args: ScoreArgs) -> Result<()> {
     let place = Place::start(&args.compute)?;
     let loaded = Loaded::open(&args.model, &place)?;
     let corpus = Corpus::open(&args, &loaded)?;
-    let source = OrderSource::open(&args.orders, loaded.config.block_size(), args.seed.seed)?;
+    let orders = loaded.config.orders(args.orders.as_deref(), "uniform")?;
+    let source = OrderSource::open(&orders, loaded.config.block_size(), args.seed.seed)?;
     source.require_rows(corpus.range().end.saturating_mul(u64::from(args.mc)))?;
     let described = source.describe();
     let record = RunRecord {
@@ -36,7 +37,7 @@ pub fn run(args: ScoreArgs) -> Result<()> {
     sink.put(&jsonl::line(&record.to_json())?)?;
 
     let started = Instant::now();
-    let model = loaded.model(&place);
+    let model = loaded.decoder(&place)?;
     let mut scorer = Scorer {
         conditioning: tch::no_grad(|| model.conditioning()),
         model,
@@ -81,7 +82,7 @@ fn write(sink: &mut Sink, totals: &mut Totals, records: &[SequenceRecord]) -> Re
 
 /// Scores sequences along their orders.
 struct Scorer {
-    model: AoGpt,
+    model: Box<dyn Decoder>,
     conditioning: Conditioning,
     orders: Orders,
     mc: u64,
@@ -105,10 +106,12 @@ impl Scorer {
             let sequence = corpus.read(index)?;
             for k in 0..self.mc {
                 let order = self.orders.row(index, k, sequence.tokens.len())?;
-                batch.push((index, sequence.tokens.clone(), order));
                 if k == 0 {
-                    open.push(Open::new(&sequence));
+                    // Where the first token is given, it is neither scored nor are its bytes.
+                    let given = &order[..self.model.given().min(order.len())];
+                    open.push(Open::new(&sequence, given, corpus));
                 }
+                batch.push((index, sequence.tokens.clone(), order));
                 if batch.len() == self.batch_size {
                     self.forward(&mut batch, &mut open)?;
                     done(self.finished(&mut open))?;
@@ -134,14 +137,14 @@ impl Scorer {
             let input = Batch::new(&tokens, &rows)?;
             let nll = self.model.nll(&input, &self.conditioning);
             for ((index, tokens, _), nll) in part.iter().zip(nll.chunks(input.length)) {
-                let nll = &nll[..tokens.len()];
+                let nll = &nll[self.model.given().min(tokens.len())..tokens.len()];
                 // Sequences are opened one after the other, so their numbers are consecutive.
                 let open = &mut open[(index - first) as usize];
                 open.sums.push(nll.iter().sum());
                 if self.per_token {
                     open.nll.extend_from_slice(nll);
                 }
-                self.rows_forwarded += tokens.len() as u64;
+                self.rows_forwarded += nll.len() as u64;
             }
         }
         batch.clear();
@@ -171,11 +174,11 @@ struct Open {
 }
 
 impl Open {
-    fn new(sequence: &Sequence) -> Open {
+    fn new(sequence: &Sequence, given: &[u32], corpus: &Corpus) -> Open {
         Open {
             index: sequence.index,
-            tokens: sequence.tokens.len() as u64,
-            bytes: sequence.bytes,
+            tokens: (sequence.tokens.len() - given.len()) as u64,
+            bytes: corpus.bytes(sequence, given),
             sums: Vec::new(),
             nll: Vec::new(),
         }

@@ -23,7 +23,7 @@ const AHEAD: usize = 4;
 pub struct StepData {
     /// The micro-batches.
     pub micro: Vec<Batch>,
-    /// Scored targets of all of them together.
+    /// Predicted targets of all of them together.
     pub counted: usize,
 }
 
@@ -86,11 +86,13 @@ pub struct Sequences {
     orders: OrderSource,
     seed: u64,
     shuffled: bool,
+    given: usize,
     next: u64,
 }
 
 impl Sequences {
-    /// Opens the folders, cut into blocks of `block_size`.
+    /// Opens the folders, cut into blocks of `block_size`, for a model that is given the first
+    /// `given` tokens of an order.
     ///
     /// # Errors
     /// Folders that cannot be read, are empty, or do not share one tokenizer.
@@ -100,6 +102,7 @@ impl Sequences {
         orders: OrderSource,
         seed: u64,
         shuffled: bool,
+        given: usize,
     ) -> Result<Sequences> {
         let mut folders = Vec::new();
         for shard in shards {
@@ -125,7 +128,7 @@ impl Sequences {
                 ));
             }
         }
-        Ok(Sequences { folders, orders, seed, shuffled, next: 0 })
+        Ok(Sequences { folders, orders, seed, shuffled, given, next: 0 })
     }
 
     /// Real ids of the vocabulary, the largest of all folders.
@@ -206,7 +209,7 @@ impl Sequences {
             let orders: Vec<&[u32]> = orders.iter().map(Vec::as_slice).collect();
             micro.push(Batch::new(&tokens, &orders)?);
         }
-        let counted = micro.iter().map(Batch::counted).sum();
+        let counted = micro.iter().map(|batch| batch.counted(self.given)).sum();
         Ok(StepData { micro, counted })
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ao_core::config::AoGptConfig;
+use ao_core::config::{Family, ModelConfig};
 use ao_core::orders::OrderSource;
 use ao_core::stats;
 use ao_core::tokens::{Blocks, Dataset, OpenOptions};
@@ -12,7 +12,7 @@ use ao_core::{Error, Result};
 
 use super::metrics::EvalRecord;
 use crate::device::Place;
-use crate::model::{AoGpt, Batch, Weights};
+use crate::model::{Batch, Weights, decoder};
 
 /// The orders that validation scores along: one uniform row a sequence.
 const ORDERS: &str = "uniform";
@@ -65,17 +65,19 @@ impl Validation {
     /// When the shards cannot be read.
     pub fn run(
         &self,
-        config: &AoGptConfig,
+        config: &ModelConfig,
         weights: &Weights,
         place: &Place,
         step: u64,
         name: &str,
     ) -> Result<EvalRecord> {
         let started = Instant::now();
-        let mut model = AoGpt::new(config, weights, place.compute, place.threads);
+        let mut model = decoder(config, weights, place.compute, place.threads)?;
         model.freeze();
         let conditioning = tch::no_grad(|| model.conditioning());
-        let mut orders = OrderSource::open(ORDERS, config.block_size, ORDER_SEED)?;
+        let orders_name = if config.family() == Family::LeftToRight { "l2r" } else { ORDERS };
+        let mut orders = OrderSource::open(orders_name, config.block_size(), ORDER_SEED)?;
+        let given = model.given();
         let (mut sums, mut counts) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < self.sequences {
@@ -94,7 +96,7 @@ impl Validation {
             let nll = model.nll(&batch, &conditioning);
             for (tokens, nll) in tokens.iter().zip(nll.chunks(batch.length)) {
                 sums.push(nll.iter().sum());
-                counts.push(tokens.len() as u64);
+                counts.push(tokens.len().saturating_sub(given) as u64);
             }
             at += n;
         }
@@ -103,7 +105,7 @@ impl Validation {
             r#type: "eval",
             step,
             weights: name.into(),
-            orders: ORDERS.into(),
+            orders: orders_name.into(),
             nll_nats_per_token: mean.mean,
             std_error: Some(mean.std_error).filter(|e| e.is_finite()),
             perplexity: mean.mean.exp(),

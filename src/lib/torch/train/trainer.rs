@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ao_core::cli::{self, Input, Progress, RunRecord, signals};
-use ao_core::config::{AoGptConfig, ModelConfig};
+use ao_core::config::ModelConfig;
 use ao_core::ema::EmaDecay;
 use ao_core::error::IoContext;
 use ao_core::format::atomic::AtomicFile;
@@ -21,9 +21,9 @@ use super::optimizer::{AdamW, Optimizer};
 use super::options::TrainArgs;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
 use super::schedule::Schedule;
-use super::step::{self, BY_HAND};
+use super::step;
 use crate::device::Place;
-use crate::model::{AoGpt, Weights};
+use crate::model::{Decoder, HandNames, Weights, decoder};
 
 /// Trains as `args` says.
 ///
@@ -43,7 +43,6 @@ pub fn run(args: TrainArgs) -> Result<()> {
 
 /// What will be done: options checked, inputs opened.
 struct Plan {
-    config: AoGptConfig,
     model: ModelConfig,
     folder: Option<PathBuf>,
     resumed: Option<(RunFolder, PathBuf, TrainerState)>,
@@ -73,28 +72,29 @@ impl Plan {
         if let (None, Some(path)) = (&resumed, &args.init) {
             inputs.push(Input::of_file(path)?);
         }
-        let ModelConfig::AoGpt(config) = model.clone();
         let shards = parse_shards(args.shards.as_deref().unwrap_or_default())
             .map_err(|e| Error::usage(format!("--shards: {e}")))?;
-        let spec = args.orders.clone().unwrap_or_else(|| "mix:0.1*l2r+0.9*uniform".into());
-        let orders = OrderSource::open(&spec, config.block_size, args.seed.seed)?;
+        let block_size = model.block_size();
+        let spec = model.orders(args.orders.as_deref(), "mix:0.1*l2r+0.9*uniform")?;
+        let orders = OrderSource::open(&spec, block_size, args.seed.seed)?;
         let order_facts = orders.describe();
         let mut sequences = Sequences::open(
             &shards,
-            config.block_size,
+            block_size,
             orders,
             args.seed.seed,
             !args.size.no_shuffle,
+            usize::from(!model.predicts_first()),
         )?;
         for shard in &shards {
             inputs.extend(Input::of_folder(&shard.path).ok());
         }
-        if sequences.vocab_size() > config.vocab_size {
+        if sequences.vocab_size() > model.vocab_size() {
             return Err(Error::usage(format!(
                 "--shards: ids up to {} do not fit the model's vocab_size {}; \
                  set it to at least {}",
                 sequences.vocab_size() - 1,
-                config.vocab_size,
+                model.vocab_size(),
                 sequences.vocab_size()
             )));
         }
@@ -109,14 +109,14 @@ impl Plan {
             .map(|path| {
                 Validation::open(
                     path,
-                    config.block_size,
+                    block_size,
                     args.eval.val_sequences,
                     args.size.batch_size as usize,
                     tokenizer,
                 )
             })
             .transpose()?;
-        if validation.as_ref().is_some_and(|v| v.vocab_size() > config.vocab_size) {
+        if validation.as_ref().is_some_and(|v| v.vocab_size() > model.vocab_size()) {
             return Err(Error::usage("--val-shards: its ids do not fit the model's vocab_size"));
         }
         Ok(Plan {
@@ -124,7 +124,6 @@ impl Plan {
             optimizer: optimizer(args)?,
             decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
             folder: args.out.clone(),
-            config,
             model,
             resumed,
             sequences,
@@ -141,19 +140,24 @@ impl Plan {
         if args.quiet.quiet {
             return;
         }
-        let c = &self.config;
+        let c = &self.model;
         let size = &args.size;
-        let tokens = size.batch_size * size.accumulate * c.block_size as u64;
+        let tokens = size.batch_size * size.accumulate * c.block_size() as u64;
         let parameters = self.model.parameter_count();
         let copies = 4 + self.decays.len() as u64; // weights, gradients, two moments, averages
         eprintln!(
-            "ao-gpt: {parameters} parameters, {} layers x {}, {} heads, T {}, vocabulary {}",
-            c.n_layer, c.n_embd, c.n_head, c.block_size, c.vocab_size
+            "{}: {parameters} parameters, {} layers x {}, {} heads, T {}, vocabulary {}",
+            c.arch(),
+            c.n_layer(),
+            c.n_embd(),
+            c.n_head(),
+            c.block_size(),
+            c.vocab_size()
         );
         eprintln!(
             "step: {tokens} tokens = {} sequences x {} x {}; {} steps = {} tokens",
             size.batch_size,
-            c.block_size,
+            c.block_size(),
             size.accumulate,
             size.steps,
             tokens * size.steps
@@ -247,9 +251,8 @@ fn decays(text: &str, warmup: bool) -> Result<Vec<(String, EmaDecay)>> {
 struct Trainer {
     args: TrainArgs,
     place: Place,
-    config: AoGptConfig,
-    model_config: ModelConfig,
-    model: AoGpt,
+    config: ModelConfig,
+    model: Box<dyn Decoder>,
     weights: Weights,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -275,7 +278,8 @@ impl Trainer {
         .to_device(place.device);
         let names: Vec<String> = plan.decays.iter().map(|(name, _)| name.clone()).collect();
         let decays: Vec<EmaDecay> = plan.decays.iter().map(|&(_, d)| d).collect();
-        let gradients = weights.require_gradients(&BY_HAND);
+        let by_hand = HandNames::of_decoder(&plan.model).list();
+        let gradients = weights.require_gradients(&by_hand);
         let mut optimizer =
             Optimizer::new(plan.optimizer, &weights, gradients, &decays, place.threads);
         let dataset = plan.sequences.datasets().next();
@@ -342,9 +346,8 @@ impl Trainer {
             size.accumulate as usize,
         )?;
         Ok(Trainer {
-            model: AoGpt::new(&plan.config, &weights, place.compute, place.threads),
-            config: plan.config,
-            model_config: plan.model,
+            model: decoder(&plan.model, &weights, place.compute, place.threads)?,
+            config: plan.model,
             weights,
             optimizer,
             schedule: plan.schedule,
@@ -415,14 +418,14 @@ impl Trainer {
     /// One optimizer step. The loss is that of the weights before it.
     fn step(&mut self, data: StepData) -> Result<StepRecord> {
         let scale = 1.0 / data.counted.max(1) as f64;
-        let dropout = self.config.dropout;
+        let dropout = self.config.dropout();
         let mut sum = 0.0;
         for (i, batch) in data.micro.iter().enumerate() {
             if dropout > 0.0 {
                 tch::manual_seed(dropout_seed(self.args.seed.seed, self.state.step, i as u64));
             }
             let gradients = self.optimizer.gradients();
-            let nll = step::accumulate(&self.model, batch, scale, dropout, gradients);
+            let nll = step::accumulate(self.model.as_ref(), batch, scale, dropout, gradients);
             sum += nll.iter().sum::<f64>();
             self.state.sequences += batch.sequences as u64;
         }
@@ -496,7 +499,7 @@ impl Trainer {
         }
         let metadata = |kind: Kind, decay: Option<f64>| -> BTreeMap<String, String> {
             Metadata {
-                config: self.model_config.to_json(),
+                config: self.config.to_json(),
                 tokenizer: self.tokenizer_hash.clone(),
                 n_vocab_used: Some(self.vocab_used),
                 kind,

@@ -1,10 +1,9 @@
-//! AO-GPT against numbers of the published implementation (`testdata/golden`, f32, CPU).
+//! Decoders against numbers of the published implementations (`testdata/golden`, f32, CPU).
 
 mod common;
 
-use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::model::{AoGpt, Batch, Weights};
+use ao_torch::model::{Batch, Weights, decoder};
 use ao_torch::tch::Kind;
 use common::{floats, golden, golden_config, integers, max_difference};
 
@@ -12,11 +11,10 @@ use common::{floats, golden, golden_config, integers, max_difference};
 const TOLERANCE: f64 = 2e-5;
 
 fn check(folder: &str) {
-    let (model, figures) = golden_config(folder);
-    let ModelConfig::AoGpt(config) = &model;
+    let (config, figures) = golden_config(folder);
     let path = golden(folder).join("model.safetensors");
-    let weights = Weights::read(&model, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-    let model = AoGpt::new(config, &weights, Kind::Float, 2);
+    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
+    let model = decoder(&config, &weights, Kind::Float, 1).unwrap();
     let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
     let (shape, tokens) = integers(&cases, "tokens");
     let (_, orders) = integers(&cases, "orders");
@@ -48,4 +46,9 @@ fn logits_and_nll_are_those_of_the_published_code() {
 #[test]
 fn a_sequence_shorter_than_the_block_and_a_model_without_bias_agree_too() {
     check("ao-gpt-short");
+}
+
+#[test]
+fn sigma_gpt_as_ao_gpts_authors_built_it_agrees() {
+    check("sigma-gpt");
 }
