@@ -1,6 +1,8 @@
 //! What the tests share: golden files and tensors in them.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod train;
+
 use std::path::{Path, PathBuf};
 
 use ao_core::config::ModelConfig;

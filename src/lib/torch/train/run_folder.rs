@@ -71,6 +71,7 @@ impl RunFolder {
             let _ = fs::remove_dir_all(folder.checkpoints());
         }
         fs::create_dir_all(folder.checkpoints()).writing(path)?;
+        folder.clear_temporaries();
         Ok(folder)
     }
 
@@ -143,8 +144,8 @@ impl RunFolder {
         Ok(target)
     }
 
-    /// Removes checkpoints beyond the newest `keep_last`, but those whose step is a multiple of
-    /// `keep_every`, and never the one that `latest` names.
+    /// Removes checkpoints beyond the newest `keep_last` up to the one that `latest` names, but
+    /// those whose step is a multiple of `keep_every`, and never that one.
     ///
     /// # Errors
     /// When the folder cannot be read; a folder that cannot be removed is left.
@@ -159,6 +160,11 @@ impl RunFolder {
             }
         }
         steps.sort();
+        // A run that was sent back to an older step has later ones, which it will replace: they
+        // are not the newest of what it writes.
+        if let Some(newest) = steps.iter().position(|(_, name)| name == latest.trim()) {
+            steps.truncate(newest + 1);
+        }
         let extra = steps.len().saturating_sub(keep_last as usize);
         for (step, name) in &steps[..extra] {
             let kept = keep_every > 0 && step % keep_every == 0;

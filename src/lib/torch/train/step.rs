@@ -47,3 +47,7 @@ pub fn accumulate(
     }
     batch.with_given(given, nll)
 }
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

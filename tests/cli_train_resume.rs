@@ -1,0 +1,288 @@
+//! `ao-train` stopped, killed, out of disk and resumed: to the same bits, from a whole checkpoint.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ao_core::format::checkpoint::CheckpointFile;
+use common::golden_config;
+use common::train::{
+    Trace, checkpoint_bytes, curve, flags, initial_weights, limit, refuse, steps, succeed, text,
+    tool, trace,
+};
+use serde_json::Value;
+
+/// Every state that a run can have: dropout, micro-batches, four averages, orders from a file.
+fn stateful<'a>(trace: &'a Trace, model: &'a str, out: &'a str) -> Vec<&'a str> {
+    vec![
+        "--model",
+        model,
+        "--shards",
+        text(&trace.shards),
+        "--orders",
+        text(&trace.orders),
+        "--out",
+        out,
+        "--batch-size",
+        "4",
+        "--accumulate",
+        "2",
+        "--steps",
+        "8",
+        "--decay-steps",
+        "8",
+        "--warmup",
+        "2",
+        "--lr",
+        "0.01",
+        "--ema",
+        "0,0.99,0.999,0.9999",
+        "--seed",
+        "5",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--quiet",
+    ]
+}
+
+/// The trace's model with dropout.
+fn model_with_dropout(dir: &Path) -> PathBuf {
+    let (model, _) = golden_config("train-trace");
+    let mut config = model.to_json();
+    config["dropout"] = 0.2.into();
+    let path = dir.join("model.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+#[test]
+fn a_run_resumed_from_any_step_has_the_bits_of_an_unbroken_one() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    for (name, warm_up, stops) in
+        [("cold", &["--no-ema-warmup"][..], &["3"][..]), ("warm", &[], &["1", "2", "4", "5", "7"])]
+    {
+        let whole = trace.dir.join(format!("{name}-whole"));
+        let args = stateful(&trace, text(&model), text(&whole));
+        succeed(&tool("ao-train"), &[&args[..], warm_up].concat());
+        assert_eq!(checkpoint_bytes(&whole).len(), 6);
+        for stop in stops {
+            let broken = trace.dir.join(format!("{name}-{stop}"));
+            let args = stateful(&trace, text(&model), text(&broken));
+            succeed(&tool("ao-train"), &[&args[..], warm_up, &["--steps", stop]].concat());
+            succeed(&tool("ao-train"), &["--resume", text(&broken), "--steps", "8"]);
+            let same = checkpoint_bytes(&whole) == checkpoint_bytes(&broken);
+            assert!(same, "{name}, stopped at {stop}");
+            assert_eq!(curve(&whole), curve(&broken), "{name}, stopped at {stop}");
+        }
+    }
+    let average = |run: &str| {
+        let run = trace.dir.join(run);
+        checkpoint_bytes(&run).into_iter().find(|(n, _)| n == "ema-0.999.st").unwrap()
+    };
+    assert_ne!(average("cold-whole"), average("warm-whole"));
+}
+
+#[test]
+fn a_run_on_two_threads_resumes_to_the_same_bits_too() {
+    let trace = trace();
+    let init = initial_weights(&trace.dir);
+    let (whole, broken) = (trace.dir.join("whole"), trace.dir.join("broken"));
+    succeed(&tool("ao-train"), &flags(&trace, text(&init), text(&whole)));
+    let mut args = flags(&trace, text(&init), text(&broken));
+    args.extend(["--steps", "7"]);
+    succeed(&tool("ao-train"), &args);
+    succeed(&tool("ao-train"), &["--resume", text(&broken), "--steps", "24"]);
+    assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&broken));
+    assert_eq!(curve(&whole), curve(&broken));
+}
+
+#[test]
+fn orders_from_a_pipe_are_piped_again_from_their_start() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let (whole, broken) = (trace.dir.join("whole"), trace.dir.join("broken"));
+    let piped = |args: &[&str], orders: &str| {
+        let mut command = Command::new(tool("ao-train"));
+        let orders = std::fs::File::open(orders).unwrap();
+        command.args(args).stdin(orders).stderr(Stdio::piped()).output().unwrap()
+    };
+    let args = stateful(&trace, text(&model), text(&whole));
+    succeed(&tool("ao-train"), &args);
+    let args = stateful(&trace, text(&model), text(&broken));
+    let orders = text(&trace.orders);
+    let first = piped(&[&args[..], &["--orders", "-", "--steps", "3"]].concat(), orders);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let resume = ["--resume", text(&broken), "--steps", "8"];
+
+    // Nothing in the pipe, or too little: one line, and the checkpoint stays as it was.
+    let short = trace.dir.join("short.jsonl");
+    let rows = std::fs::read_to_string(orders).unwrap();
+    let few: Vec<&str> = rows.lines().take(20).collect();
+    std::fs::write(&short, few.join("\n")).unwrap();
+    for (pipe, held) in [("/dev/null", "holds 0 rows"), (text(&short), "holds 20 rows")] {
+        let refused = piped(&resume, pipe);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("stdin") && stderr.contains(held), "{stderr}");
+        assert_eq!(std::fs::read_to_string(broken.join("latest")).unwrap(), "step-00000003\n");
+    }
+    let last = piped(&resume, orders);
+    assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
+    assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&broken));
+    assert_eq!(curve(&whole), curve(&broken));
+}
+
+#[test]
+fn a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_room() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let (whole, run) = (trace.dir.join("whole"), trace.dir.join("run"));
+    succeed(&tool("ao-train"), &stateful(&trace, text(&model), text(&whole)));
+    let args = stateful(&trace, text(&model), text(&run));
+    succeed(&tool("ao-train"), &[&args[..], &["--steps", "3", "--keep-last", "1"]].concat());
+    let before = checkpoint_bytes(&run);
+    let size = before.iter().find(|(n, _)| n == "model.st").unwrap().1.len() as u64;
+    // The disk is full in the middle of the first file, and behind the weights and averages.
+    for room in [size / 2, size + 4096] {
+        let mut command = Command::new(tool("ao-train"));
+        command.args(["--resume", text(&run), "--steps", "8", "--save-every", "2"]);
+        limit(&mut command, libc::RLIMIT_FSIZE, room);
+        let result = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&result.stderr);
+        assert_eq!(result.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("cannot write") && stderr.contains(".st"), "{stderr}");
+        assert_eq!(std::fs::read_to_string(run.join("latest")).unwrap(), "step-00000003\n");
+        assert!(before == checkpoint_bytes(&run), "the older checkpoint has changed");
+        assert_eq!(checkpoints(&run), ["step-00000003"], "{room} bytes: something half is left");
+    }
+    succeed(&tool("ao-train"), &["--resume", text(&run), "--steps", "8"]);
+    assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&run));
+    assert_eq!(curve(&whole), curve(&run));
+}
+
+/// Everything in a run's `checkpoints/`, by name.
+fn checkpoints(run: &Path) -> Vec<String> {
+    names(&run.join("checkpoints"))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_a_killed_run_left_half_written_goes_at_the_next_start() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let run = trace.dir.join("run");
+    let args = stateful(&trace, text(&model), text(&run));
+    let args = [&args[..], &["--steps", "1"]].concat();
+    succeed(&tool("ao-train"), &args);
+    let (clean, folder) = (names(&run), run.join("checkpoints"));
+    let litter = || {
+        let half = folder.join(".step-00000002.tmp-4000001");
+        std::fs::create_dir(&half).unwrap();
+        std::fs::write(half.join("model.st"), "half").unwrap();
+        std::fs::write(run.join(".latest.tmp-4000001"), "step").unwrap();
+        std::fs::write(run.join("notes.txt"), "mine").unwrap();
+    };
+    litter();
+    succeed(&tool("ao-train"), &["--resume", text(&run), "--steps", "2"]);
+    assert_eq!(checkpoints(&run), ["step-00000001", "step-00000002"]);
+    std::fs::remove_file(run.join("notes.txt")).expect("what is not ours stays");
+    assert_eq!(names(&run), clean);
+    litter();
+    succeed(&tool("ao-train"), &[&args[..], &["--force"]].concat());
+    assert_eq!(checkpoints(&run), ["step-00000001"]);
+    std::fs::remove_file(run.join("notes.txt")).expect("what is not ours stays");
+    assert_eq!(names(&run), clean);
+}
+
+#[test]
+fn rotation_keeps_the_newest_every_nth_and_what_latest_names() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let run = trace.dir.join("run");
+    let args = stateful(&trace, text(&model), text(&run));
+    let keep = ["--save-every", "1", "--keep-last", "2", "--keep-every", "3", "--steps", "8"];
+    succeed(&tool("ao-train"), &[&args[..], &keep].concat());
+    let kept = ["step-00000003", "step-00000006", "step-00000007", "step-00000008"];
+    assert_eq!(checkpoints(&run), kept);
+    // Sent back by hand: later steps are not newer than what the run writes now.
+    std::fs::write(run.join("latest"), "step-00000003\n").unwrap();
+    let resume = ["--resume", text(&run), "--steps", "5", "--keep-last", "1", "--keep-every", "0"];
+    succeed(&tool("ao-train"), &resume);
+    assert_eq!(std::fs::read_to_string(run.join("latest")).unwrap(), "step-00000005\n");
+    assert_eq!(&checkpoints(&run)[..1], ["step-00000005"]);
+}
+
+#[test]
+fn a_killed_run_goes_on_from_a_whole_checkpoint() {
+    let trace = trace();
+    let (init, out) = (initial_weights(&trace.dir), trace.dir.join("run"));
+    let mut args = flags(&trace, text(&init), text(&out));
+    args.extend([
+        "--save-every",
+        "1",
+        "--keep-last",
+        "1",
+        "--steps",
+        "1",
+        "--orders",
+        "uniform",
+        "--threads",
+        "1",
+    ]);
+    succeed(&tool("ao-train"), &args);
+    let mut before = 1;
+    for round in 0..20u64 {
+        let mut child = Command::new(tool("ao-train"))
+            .args(["--resume", text(&out), "--steps", "4000"])
+            .spawn()
+            .unwrap();
+        // From before the first step of this start to the middle of some later save.
+        let logged = steps(&out).len();
+        let started = std::time::Instant::now();
+        while round % 5 > 0 && steps(&out).len() == logged && started.elapsed().as_secs() < 60 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(round * 3));
+        child.kill().unwrap(); // SIGKILL
+        child.wait().unwrap();
+        let latest = std::fs::read_to_string(out.join("latest")).unwrap();
+        let folder = out.join("checkpoints").join(latest.trim());
+        let state: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("trainer.json")).unwrap()).unwrap();
+        for file in ["model.st", "ema-0.9999.st", "optimizer.st"] {
+            CheckpointFile::open(&folder.join(file)).unwrap();
+        }
+        let step = state["step"].as_u64().unwrap();
+        let logged = steps(&out).last().map_or(0, |r| r["step"].as_u64().unwrap());
+        assert!(step >= before, "went back from {before} to {step}");
+        assert!(logged <= step + 1, "lost more than one save: {logged} logged, {step} saved");
+        before = step;
+    }
+    assert!(before > 1, "no step was made in twenty starts");
+}
+
+#[test]
+fn a_used_folder_is_refused_without_resume_or_force() {
+    let trace = trace();
+    let (init, out) = (initial_weights(&trace.dir), trace.dir.join("run"));
+    let mut args = flags(&trace, text(&init), text(&out));
+    args.extend(["--steps", "2"]);
+    succeed(&tool("ao-train"), &args);
+    refuse(&args, "--resume");
+    args.push("--force");
+    succeed(&tool("ao-train"), &args);
+}
