@@ -1,11 +1,11 @@
 //! The step's gradients against plain autograd, and against themselves under other cuts.
 
-use ao_core::config::{AoGptConfig, ModelConfig};
+use ao_core::config::ModelConfig;
 use serde_json::json;
 use tch::{Device, IndexOp, Kind, Tensor};
 
 use super::*;
-use crate::model::NORM_EPS;
+use crate::model::{NORM_EPS, decoder};
 
 fn config() -> ModelConfig {
     ModelConfig::from_json(&json!({
@@ -48,14 +48,13 @@ fn batch(rows: &[(Vec<u32>, Vec<u32>)]) -> Batch {
 fn by_step(compute: Kind, rows: &[(Vec<u32>, Vec<u32>)], cut: usize) -> (f64, Weights) {
     let config = config();
     let weights = weights(&config, if compute == Kind::Double { compute } else { Kind::Float });
-    let gradients = weights.require_gradients(&BY_HAND);
-    let ModelConfig::AoGpt(sizes) = &config;
-    let model = AoGpt::new(sizes, &weights, compute, 1);
+    let gradients = weights.require_gradients(&HandNames::of_decoder(&config).list());
+    let model = decoder(&config, &weights, compute, 1).unwrap();
     let counted: usize = rows.iter().map(|(t, _)| t.len()).sum();
     let scale = 1.0 / counted as f64;
     let mut sum = 0.0;
     for part in rows.chunks(cut) {
-        sum += accumulate(&model, &batch(part), scale, 0.0, &gradients).iter().sum::<f64>();
+        sum += accumulate(model.as_ref(), &batch(part), scale, 0.0, &gradients).iter().sum::<f64>();
     }
     (sum * scale, gradients)
 }
@@ -66,16 +65,15 @@ fn by_autograd(kind: Kind, rows: &[(Vec<u32>, Vec<u32>)]) -> (f64, Weights) {
     let config = config();
     let weights = weights(&config, kind);
     let gradients = weights.require_gradients(&[]);
-    let ModelConfig::AoGpt(sizes) = &config;
-    let loss = plain_loss(sizes, &weights, &batch(rows));
+    let loss = plain_loss(&config, &weights, &batch(rows));
     loss.backward();
     (loss.double_value(&[]), gradients)
 }
 
-fn plain_loss(config: &AoGptConfig, weights: &Weights, batch: &Batch) -> Tensor {
+fn plain_loss(config: &ModelConfig, weights: &Weights, batch: &Batch) -> Tensor {
     let w = |name: &str| weights.get(name);
-    let (b, t, c) = (batch.sequences as i64, batch.length as i64, config.n_embd as i64);
-    let (heads, hs) = (config.n_head as i64, config.head_size() as i64);
+    let (b, t, c) = (batch.sequences as i64, batch.length as i64, config.n_embd() as i64);
+    let (heads, hs) = (config.n_head() as i64, (config.n_embd() / config.n_head()) as i64);
     let kind = w("lm_head.weight").kind();
     let linear = |x: &Tensor, name: &str| {
         x.matmul(&w(&format!("{name}.weight")).tr()) + w(&format!("{name}.bias"))
@@ -95,7 +93,7 @@ fn plain_loss(config: &AoGptConfig, weights: &Weights, batch: &Batch) -> Tensor 
     let condition = look_up("transformer.wtpe.weight", &order).view([b, t, -1]).silu();
     let future = Tensor::ones([t, t], (Kind::Bool, Device::Cpu)).triu(1);
 
-    for i in 0..config.n_layer {
+    for i in 0..config.n_layer() {
         let name = |part: &str| format!("transformer.h.{i}.{part}");
         let ada = linear(&condition, &name("adaLN.1")).chunk(6, -1);
         let h = norm(&x, &name("ln_1.weight")) * (&ada[1] + 1.0) + &ada[0];
