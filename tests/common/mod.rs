@@ -21,8 +21,22 @@ pub fn golden(path: &str) -> PathBuf {
 pub fn golden_config(folder: &str) -> (ModelConfig, Value) {
     let text = std::fs::read(golden(folder).join("config.json")).unwrap();
     let all: Value = serde_json::from_slice(&text).unwrap();
-    let keys =
-        ["arch", "block_size", "vocab_size", "n_layer", "n_head", "n_embd", "dropout", "bias"];
+    let keys = [
+        "arch",
+        "block_size",
+        "vocab_size",
+        "n_layer",
+        "n_head",
+        "n_embd",
+        "dropout",
+        "bias",
+        "mask_id",
+        "cond_dim",
+        "time_conditioning",
+        "scale_by_sigma",
+        "noise",
+        "noise_eps",
+    ];
     let model: serde_json::Map<String, Value> =
         keys.iter().filter_map(|&k| all.get(k).map(|v| (k.to_owned(), v.clone()))).collect();
     (ModelConfig::from_json(&Value::Object(model)).unwrap(), all)

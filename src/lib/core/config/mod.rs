@@ -8,6 +8,7 @@
 mod ao_gpt;
 mod ddit;
 mod gpt;
+mod noise;
 
 use std::path::Path;
 
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 pub use ao_gpt::{AoGptConfig, PositionEncoding};
 pub use ddit::{DditShape, MdlmConfig, Noise, RaddConfig, SeddConfig, TIME_WIDTH};
 pub use gpt::{Activation, Gpt2Config, SigmaGptConfig};
+pub use noise::LogLinear;
 
 use crate::error::IoContext;
 use crate::{Error, Result};

@@ -203,6 +203,15 @@ impl HandNames {
         HandNames { token_table, head_weight, head_bias: "lm_head.bias" }
     }
 
+    /// Those of an encoder.
+    pub fn of_encoder() -> HandNames {
+        HandNames {
+            token_table: "vocab_embed.embedding",
+            head_weight: "output_layer.linear.weight",
+            head_bias: "output_layer.linear.bias",
+        }
+    }
+
     /// As a list.
     pub fn list(&self) -> [&'static str; 3] {
         [self.token_table, self.head_weight, self.head_bias]

@@ -16,6 +16,8 @@ pub struct Head {
     bias: Option<Tensor>,
     compute: Kind,
     threads: usize,
+    /// A row that gets no mass.
+    excluded: Option<i64>,
 }
 
 /// Where the head's gradients are added up; views of the gradient buffer.
@@ -28,7 +30,12 @@ pub struct HeadGradients {
 
 impl Head {
     pub(crate) fn new(weight: Tensor, bias: Option<Tensor>, compute: Kind, threads: usize) -> Head {
-        Head { weight, bias, compute, threads }
+        Head { weight, bias, compute, threads, excluded: None }
+    }
+
+    /// The same head with no mass on row `id`: an encoder's mask.
+    pub(crate) fn excluding(self, id: i64) -> Head {
+        Head { excluded: Some(id), ..self }
     }
 
     pub(crate) fn freeze(&mut self) {
@@ -44,7 +51,7 @@ impl Head {
     /// Logits of hidden rows (N, C): (N, V), in f32 or f64 whatever they were multiplied in.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
         let weight = cast(&self.weight, self.compute);
-        let bias = self.bias.as_ref().map(|b| cast(b, self.compute));
+        let bias = self.bias.as_ref().map(|_| self.bias_row(self.compute));
         let logits = cast(hidden, self.compute).linear(&weight, bias.as_ref());
         if logits.kind() == Kind::Double { logits } else { cast(&logits, Kind::Float) }
     }
@@ -113,10 +120,14 @@ impl Head {
     }
 
     fn bias_row(&self, kind: Kind) -> Tensor {
-        match &self.bias {
+        let bias = match &self.bias {
             Some(bias) => cast(bias, kind),
             None => Tensor::zeros([self.vocab_size() as i64], (kind, self.weight.device())),
-        }
+        };
+        let Some(id) = self.excluded else { return bias };
+        let bias = bias.copy();
+        let _ = bias.narrow(0, id, 1).fill_(f64::NEG_INFINITY);
+        bias
     }
 
     /// Calls `work` with chunks of rows (n, C), their targets, and a kept buffer (n, V).

@@ -2,7 +2,9 @@
 
 mod ao_gpt;
 mod batch;
+mod ddit;
 mod decoder;
+mod encoder;
 mod gpt2;
 mod gpt_block;
 mod head;
@@ -14,6 +16,7 @@ mod weights;
 pub use ao_gpt::AoGpt;
 pub use batch::Batch;
 pub use decoder::{Attend, CausalAttention, Conditioning, Decoder, HandNames, decoder};
+pub use encoder::Encoder;
 pub use gpt2::Gpt2;
 pub use head::{Head, HeadGradients};
 pub(crate) use head::{slice, slice_mut};

@@ -1,0 +1,162 @@
+//! Encoders against numbers of the published implementations (`testdata/golden`, f32, CPU).
+
+mod common;
+
+use ao_core::config::ModelConfig;
+use ao_core::format::checkpoint::CheckpointFile;
+use ao_torch::model::{Encoder, Weights};
+use ao_torch::tch::{Kind, Tensor};
+use common::{floats, golden, golden_config, integers, max_difference};
+
+/// Stated for f32 by the oracle, a token.
+const TOLERANCE: f64 = 2e-5;
+
+struct Case {
+    model: Encoder,
+    cases: CheckpointFile,
+    tokens: Vec<u32>,
+    masked: Vec<u32>,
+    b: usize,
+    t: usize,
+}
+
+impl Case {
+    fn open(folder: &str) -> Case {
+        let (config, _) = golden_config(folder);
+        let path = golden(folder).join("model.safetensors");
+        let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
+        let model = Encoder::new(&config, &weights, Kind::Float, 1).unwrap();
+        let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
+        let (shape, tokens) = integers(&cases, "tokens");
+        let masked = integers(&cases, "masked").1;
+        Case { model, cases, tokens, masked, b: shape[0], t: shape[1] }
+    }
+
+    /// The head's input of a masked input, (B, T, C).
+    fn hidden(&self, masked: &[u32], sigma: &[f64]) -> Tensor {
+        let ids: Vec<i64> = masked.iter().map(|&t| i64::from(t)).collect();
+        let ids = Tensor::from_slice(&ids).view([self.b as i64, self.t as i64]);
+        self.model.hidden(&ids, &vec![self.t; self.b], sigma)
+    }
+
+    fn is_masked(&self, at: usize) -> bool {
+        self.masked[at] as usize == self.model.shape().mask_id
+    }
+
+    /// NLL of the true token of every masked position of `masked`, 0 elsewhere, (B·T).
+    fn nll(&self, masked: &[u32]) -> Vec<f64> {
+        let mask = self.model.shape().mask_id as u32;
+        let targets: Vec<i64> = masked
+            .iter()
+            .zip(&self.tokens)
+            .map(|(&m, &t)| if m == mask { i64::from(t) } else { -1 })
+            .collect();
+        self.model.head().nll(&self.hidden(masked, &vec![0.0; self.b]), &targets)
+    }
+
+    /// The sums over each sequence.
+    fn sums(&self, nll: &[f64]) -> Vec<f64> {
+        nll.chunks(self.t).map(|n| n.iter().sum()).collect()
+    }
+
+    /// Exact chain NLL along the golden orders, (B·T) in generation order.
+    fn chain(&self) -> Vec<f64> {
+        let orders = integers(&self.cases, "orders").1;
+        let mut out = vec![0.0; self.b * self.t];
+        for step in 0..self.t {
+            let mut masked = vec![self.model.shape().mask_id as u32; self.b * self.t];
+            for b in 0..self.b {
+                for k in 0..step {
+                    let at = b * self.t + orders[b * self.t + k] as usize;
+                    masked[at] = self.tokens[at];
+                }
+            }
+            let nll = self.nll(&masked);
+            for b in 0..self.b {
+                let at = b * self.t + orders[b * self.t + step] as usize;
+                out[b * self.t + step] = nll[at];
+            }
+        }
+        out
+    }
+}
+
+fn close(name: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
+    let difference = max_difference(ours, theirs);
+    assert!(difference <= tolerance, "{name}: {difference}");
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
+}
+
+#[test]
+fn radd_agrees() {
+    let case = Case::open("radd");
+    let v = case.model.shape().vocab_size as i64;
+    let logits = case.model.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
+    assert_eq!(logits.size()[1], v);
+    let log_probs = values(&logits.log_softmax(-1, Kind::Double));
+    close("log_probs", &log_probs, &floats(&case.cases, "log_probs").1, TOLERANCE);
+    let sums = case.sums(&case.nll(&case.masked));
+    let lambda = floats(&case.cases, "lambda_value").1;
+    let ours: Vec<f64> = sums.iter().zip(&lambda).map(|(s, l)| s / l).collect();
+    close("lambda_dce", &ours, &floats(&case.cases, "lambda_dce").1, 1e-4);
+    let ours: Vec<f64> = sums
+        .iter()
+        .enumerate()
+        .map(|(b, s)| {
+            let k = (0..case.t).filter(|i| case.is_masked(b * case.t + i)).count();
+            s * case.t as f64 / k as f64
+        })
+        .collect();
+    close("k_dce", &ours, &floats(&case.cases, "k_dce").1, 1e-4);
+    close("order_nll", &case.chain(), &floats(&case.cases, "order_nll").1, TOLERANCE);
+}
+
+#[test]
+fn mdlm_agrees() {
+    let case = Case::open("mdlm");
+    let v = case.model.shape().vocab_size;
+    let logits = case.model.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
+    let mut log_probs = values(&logits.log_softmax(-1, Kind::Double));
+    // SUBS: what is not masked stays as it is.
+    for at in (0..case.b * case.t).filter(|&at| !case.is_masked(at)) {
+        log_probs[at * v..(at + 1) * v].fill(-1e6);
+        log_probs[at * v + case.masked[at] as usize] = 0.0;
+    }
+    close("log_probs", &log_probs, &floats(&case.cases, "log_probs").1, TOLERANCE);
+    let times = floats(&case.cases, "t").1;
+    let sums = case.sums(&case.nll(&case.masked));
+    let noise = case.model.noise();
+    let ours: Vec<f64> = sums.iter().zip(&times).map(|(s, &t)| s * noise.weight(t)).collect();
+    close("nelbo", &ours, &floats(&case.cases, "nelbo_weight_1_over_t").1, 1e-4);
+    close("order_nll", &case.chain(), &floats(&case.cases, "order_nll").1, TOLERANCE);
+}
+
+#[test]
+fn sedds_noise_and_log_scores_agree() {
+    let case = Case::open("sedd");
+    let ModelConfig::Sedd(config) = case.model.config() else { panic!("not a SEDD") };
+    assert!(config.scale_by_sigma);
+    let noise = case.model.noise();
+    let times = floats(&case.cases, "t").1;
+    let relative = |name: &str, ours: Vec<f64>| {
+        let theirs = floats(&case.cases, name).1;
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!((a / b - 1.0).abs() <= 2e-5, "{name}: {a} against {b}");
+        }
+    };
+    relative("sigma", times.iter().map(|&t| noise.sigma(t)).collect());
+    relative("dsigma", times.iter().map(|&t| noise.rate(t)).collect());
+    let sigma: Vec<f64> = times.iter().map(|&t| noise.sigma(t)).collect();
+    let hidden = case.hidden(&case.masked, &sigma).view([-1, 32]);
+    let mut scores = values(&case.model.whole_logits(&hidden));
+    let rows = case.model.shape().rows();
+    for (at, row) in scores.chunks_mut(rows).enumerate() {
+        let offset = case.model.score_offset(sigma[at / case.t]);
+        row.iter_mut().for_each(|x| *x -= offset);
+        row[case.masked[at] as usize] = 0.0;
+    }
+    close("log_score", &scores, &floats(&case.cases, "log_score").1, TOLERANCE);
+}
