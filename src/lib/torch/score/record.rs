@@ -70,6 +70,9 @@ pub struct Summary {
     pub orders_per_sequence: u64,
     /// Orderings of each context M; 1 without an ensemble.
     pub ensemble: u64,
+    /// Leading tokens of each order that the model is given and that are not scored: 1 in families
+    /// without a [None] row.
+    pub given_tokens: u64,
     /// What the mean is.
     pub estimate: Estimate,
     /// Mean over all tokens.
@@ -106,6 +109,8 @@ pub struct Setting {
     pub orders_per_sequence: u64,
     /// Orderings of each context.
     pub ensemble: u64,
+    /// Leading tokens of each order that are not scored.
+    pub given_tokens: u64,
     /// What the mean is.
     pub estimate: Estimate,
     /// The orders.
@@ -177,6 +182,7 @@ impl Totals {
             token_count: mean.tokens,
             orders_per_sequence: setting.orders_per_sequence,
             ensemble: setting.ensemble,
+            given_tokens: setting.given_tokens,
             estimate: setting.estimate,
             nll_nats_per_token: mean.mean,
             std_error,
@@ -203,8 +209,13 @@ mod tests {
         for (i, (tokens, sums)) in rows.iter().enumerate() {
             totals.add(&SequenceRecord::new(i as u64, *tokens, sums.to_vec(), Some(10)));
         }
-        let setting =
-            Setting { orders_per_sequence: orders, ensemble: 1, estimate, orders: Value::Null };
+        let setting = Setting {
+            orders_per_sequence: orders,
+            ensemble: 1,
+            given_tokens: 0,
+            estimate,
+            orders: Value::Null,
+        };
         totals.summary(setting, 0.0, 0)
     }
 

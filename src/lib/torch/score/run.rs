@@ -59,8 +59,13 @@ pub fn run(args: ScoreArgs) -> Result<()> {
     })?;
     progress.finish();
     let estimate = if scorer.orders.are_one() { Estimate::Exact } else { Estimate::Bound };
-    let setting =
-        Setting { orders_per_sequence: scorer.mc, ensemble: 1, estimate, orders: described };
+    let setting = Setting {
+        orders_per_sequence: scorer.mc,
+        ensemble: 1,
+        given_tokens: scorer.model.given() as u64,
+        estimate,
+        orders: described,
+    };
     let seconds = started.elapsed().as_secs_f64();
     sink.put(&jsonl::line(&totals.summary(setting, seconds, scorer.rows_forwarded))?)?;
     sink.finish()

@@ -1,0 +1,200 @@
+//! Every causal family through the real binaries: trained, scored and sampled by the same verbs.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use ao_core::config::ModelConfig;
+use ao_core::format::checkpoint::{CheckpointFile, Metadata};
+use ao_torch::tch::Kind;
+use common::{floats, golden, golden_config, integers, max_difference, noisy_weights};
+use serde_json::{Value, json};
+
+fn run(folder: &Path, program: &str, arguments: &[&str]) -> Output {
+    Command::new(program)
+        .current_dir(folder)
+        .arg("--quiet")
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn score(folder: &Path, arguments: &[&str]) -> Output {
+    run(folder, env!("CARGO_BIN_EXE_ao-score"), arguments)
+}
+
+fn sample(folder: &Path, arguments: &[&str]) -> Output {
+    run(folder, env!("CARGO_BIN_EXE_ao-sample"), arguments)
+}
+
+/// The records on stdout, of a program that must have succeeded.
+fn records(out: &Output) -> Vec<Value> {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = std::str::from_utf8(&out.stdout).unwrap();
+    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+/// The one line of a program that must have refused.
+fn refusal(out: &Output) -> String {
+    assert_eq!(out.status.code(), Some(2));
+    assert!(out.stdout.is_empty());
+    let text = String::from_utf8_lossy(&out.stderr).trim_end().to_owned();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+fn of_type<'a>(records: &'a [Value], name: &str) -> Vec<&'a Value> {
+    records.iter().filter(|r| r["type"] == name).collect()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+/// Shards of one document each, as `data`, made by `ao-tokenize`.
+fn write_shards(folder: &Path, vocab: usize, documents: &[Vec<u32>]) {
+    let lines: String = documents.iter().map(|d| format!("{}\n", json!(d))).collect();
+    std::fs::write(folder.join("ids.jsonl"), lines).unwrap();
+    let vocab = vocab.to_string();
+    let out = run(
+        folder,
+        env!("CARGO_BIN_EXE_ao-tokenize"),
+        &["--ids", "--vocab-size", &vocab, "--eos", "none", "--pack", "document", "--force"]
+            .into_iter()
+            .chain(["-o", "data", "ids.jsonl"])
+            .collect::<Vec<_>>(),
+    );
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn write_lines(path: &Path, rows: &[Vec<u32>]) {
+    let lines: String = rows.iter().map(|r| format!("{}\n", json!(r))).collect();
+    std::fs::write(path, lines).unwrap();
+}
+
+/// A model of random weights, as `m.st`.
+fn write_model(folder: &Path, config: &Value) -> ModelConfig {
+    let config = ModelConfig::from_json(config).unwrap();
+    let metadata = Metadata { config: config.to_json(), ..Metadata::default() };
+    let weights = noisy_weights(&config, Kind::Float);
+    weights.write(&folder.join("m.st"), &metadata.to_map(), true).unwrap();
+    config
+}
+
+fn tiny(arch: &str) -> Value {
+    let mut config = json!({
+        "arch": arch, "block_size": 8, "vocab_size": 9, "n_layer": 2, "n_head": 2, "n_embd": 16
+    });
+    if arch == "gpt2" {
+        config["activation"] = "gelu_tanh".into();
+    }
+    config
+}
+
+#[test]
+fn sigma_gpts_published_nll_comes_out_of_the_scorer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, _) = golden_config("sigma-gpt");
+    let cases = CheckpointFile::open(&golden("sigma-gpt").join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let orders = integers(&cases, "orders").1;
+    let rows = |v: &[u32]| v.chunks(shape[1]).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    write_shards(dir.path(), config.vocab_size(), &rows(&tokens));
+    write_lines(&dir.path().join("orders.jsonl"), &rows(&orders));
+    std::fs::write(dir.path().join("config.json"), config.to_json().to_string()).unwrap();
+    let model = golden("sigma-gpt").join("model.safetensors");
+    let found = records(&score(
+        dir.path(),
+        &[
+            "--ckpt",
+            model.to_str().unwrap(),
+            "--model-config",
+            "config.json",
+            "--shards",
+            "data",
+            "--orders",
+            "orders.jsonl",
+            "--per-token",
+        ],
+    ));
+    let ours: Vec<f64> =
+        of_type(&found, "sequence").iter().flat_map(|r| numbers(&r["token_nll_nats"])).collect();
+    assert!(max_difference(&ours, &floats(&cases, "nll").1) <= 2e-5);
+}
+
+#[test]
+fn a_model_that_is_given_its_first_token_scores_the_others_and_says_so() {
+    for (arch, orders) in [("gpt2", None), ("sigma-official", Some("uniform"))] {
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &tiny(arch));
+        // The last sequence has nothing but the token that is given.
+        write_shards(dir.path(), 9, &[vec![1, 2, 3, 4, 5, 6, 7, 8], vec![3, 1, 2], vec![5]]);
+        let mut arguments = vec!["--ckpt", "m.st", "--shards", "data", "--per-token"];
+        arguments.extend(orders.iter().flat_map(|o| ["--orders", o]));
+        let found = records(&score(dir.path(), &arguments));
+        let counts: Vec<u64> = of_type(&found, "sequence")
+            .iter()
+            .map(|r| r["token_count"].as_u64().unwrap())
+            .collect();
+        assert_eq!(counts, [7, 2, 0], "{arch}");
+        for record in of_type(&found, "sequence") {
+            let sum: f64 = numbers(&record["token_nll_nats"]).iter().sum();
+            assert!((sum - record["nll_nats"].as_f64().unwrap()).abs() < 1e-12);
+        }
+        let summary = of_type(&found, "summary")[0];
+        assert_eq!(summary["given_tokens"], 1);
+        assert_eq!(summary["token_count"], 9);
+        let estimate = if arch == "gpt2" { "exact" } else { "bound" };
+        assert_eq!(summary["estimate"], estimate);
+        assert!(summary["nll_nats_per_token"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn what_is_sampled_is_scored_alike_in_every_family() {
+    for arch in ["ao-gpt", "sigma-gpt", "sigma-official", "gpt2"] {
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &tiny(arch));
+        std::fs::write(dir.path().join("t.jsonl"), "{\"tokens\":[4,{\"gap\":7}]}\n").unwrap();
+        let found = records(&sample(
+            dir.path(),
+            &["--ckpt", "m.st", "--infill", "t.jsonl", "--n", "12", "--seed", "3"],
+        ));
+        let samples = of_type(&found, "sample");
+        let list = |key: &str| -> Vec<Vec<u32>> {
+            samples.iter().map(|s| serde_json::from_value(s[key].clone()).unwrap()).collect()
+        };
+        let (tokens, orders) = (list("tokens"), list("order"));
+        assert!(tokens.iter().all(|t| t[0] == 4) && orders.iter().all(|o| o[0] == 0));
+        write_shards(dir.path(), 9, &tokens);
+        write_lines(&dir.path().join("orders.jsonl"), &orders);
+        let mut arguments = vec!["--ckpt", "m.st", "--shards", "data", "--per-token"];
+        if arch != "gpt2" {
+            arguments.extend(["--orders", "orders.jsonl"]);
+        }
+        let scored = records(&score(dir.path(), &arguments));
+        for (sample, record) in samples.iter().zip(of_type(&scored, "sequence")) {
+            let nll = numbers(&record["token_nll_nats"]);
+            // The first token was given, whether or not the family would have predicted it.
+            let given = nll.len() - 7;
+            let sum: f64 = nll[given..].iter().sum();
+            let said = -sample["logprob_nats"].as_f64().unwrap();
+            assert!((sum - said).abs() < 1e-4, "{arch}: {sum} and {said}");
+        }
+    }
+}
+
+#[test]
+fn what_a_left_to_right_model_cannot_do_is_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(dir.path(), &tiny("gpt2"));
+    write_shards(dir.path(), 9, &[vec![1, 2, 3, 4]]);
+    let orders = score(dir.path(), &["--ckpt", "m.st", "--shards", "data", "--orders", "uniform"]);
+    assert!(refusal(&orders).contains("left to right"));
+    std::fs::write(dir.path().join("t.jsonl"), "{\"tokens\":[4,null,2]}\n").unwrap();
+    let infill = sample(dir.path(), &["--ckpt", "m.st", "--infill", "t.jsonl"]);
+    assert!(refusal(&infill).contains("left to right"));
+    // No tokenizer, so no end token to begin with.
+    assert!(refusal(&sample(dir.path(), &["--ckpt", "m.st"])).contains("--prompt"));
+}
