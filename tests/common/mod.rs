@@ -1,6 +1,7 @@
 //! What the tests share: golden files and tensors in them.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod scoring;
 pub mod train;
 
 use std::path::{Path, PathBuf};

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
+//! | [`score`] | records of scores; comparing, joining and resuming evaluations |
 //! | [`ema`] | averages of weights, during training and over checkpoints |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
@@ -25,6 +26,7 @@ pub mod format;
 pub mod orders;
 pub mod report;
 pub mod rng;
+pub mod score;
 pub mod stats;
 pub mod tokens;
 

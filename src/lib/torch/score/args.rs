@@ -5,24 +5,36 @@ use std::path::PathBuf;
 use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
 use serde::Serialize;
 
-use crate::model::CheckpointArgs;
+use crate::model::{CheckpointArgs, WeightsChoice};
 
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct ScoreArgs {
-    #[command(flatten)]
-    #[serde(flatten)]
-    #[allow(missing_docs)]
-    pub model: CheckpointArgs,
+    /// A .st file, or a run folder (its latest step)
+    #[arg(long, value_name = "FILE|RUN", required_unless_present_any = ["compare", "merge"])]
+    pub ckpt: Option<PathBuf>,
+    /// Model config for a safetensors file that carries none
+    #[arg(long, value_name = "FILE.json")]
+    pub model_config: Option<PathBuf>,
+    /// Which weights of a run folder [default: the EMA of the longest memory, else raw]
+    #[arg(long, value_name = "raw|ema|ema:DECAY")]
+    pub weights: Option<WeightsChoice>,
     /// Token shards: a folder, one shard, or a raw file with --raw-u16
-    #[arg(long, value_name = "DIR|FILE")]
-    pub shards: PathBuf,
+    #[arg(long, value_name = "DIR|FILE", required_unless_present_any = ["compare", "merge"])]
+    pub shards: Option<PathBuf>,
     /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2]
     #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
     pub orders: Option<String>,
     /// Orders per sequence; sequence s takes rows s·K to s·K+K−1
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub mc: u32,
+    /// Go on until this standard error, nats per token, is reached (--target-by says of what)
+    #[arg(long, value_name = "X", value_parser = parse_error)]
+    pub target_se: Option<f64>,
+    /// orders: score all sequences, adding orders up to --mc (64 if that is 1), until the order
+    /// noise is below; sequences: add sequences until the whole error is
+    #[arg(long, value_name = "WHAT", default_value = "orders", requires = "target_se")]
+    pub target_by: TargetBy,
     /// Add each token's NLL to the records, in generation order
     #[arg(long)]
     pub per_token: bool,
@@ -41,6 +53,15 @@ pub struct ScoreArgs {
     /// Tokenizer for bits per byte [default: the shards', else the checkpoint's]
     #[arg(long, value_name = "gpt2|FILE")]
     pub tokenizer: Option<String>,
+    /// Append to this file, going on with what an interrupted run wrote into it
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["output", "force"])]
+    pub resume: Option<PathBuf>,
+    /// Compare two files of scores by sequence, and stop; no model is read
+    #[arg(long, value_name = "FILE", num_args = 2, conflicts_with_all = ["ckpt", "shards", "merge", "resume"])]
+    pub compare: Vec<PathBuf>,
+    /// Join the parts of one evaluation, cut by --skip and --max-sequences, and stop
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["ckpt", "shards", "resume"])]
+    pub merge: Vec<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
     #[allow(missing_docs)]
@@ -57,4 +78,42 @@ pub struct ScoreArgs {
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub quiet: Quiet,
+}
+
+/// What `--target-se` adds until the standard error is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetBy {
+    /// Orders of every sequence; the error is `std_error_orders`.
+    Orders,
+    /// Sequences in file order; the error is `std_error`.
+    Sequences,
+}
+
+impl std::fmt::Display for TargetBy {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            TargetBy::Orders => "orders",
+            TargetBy::Sequences => "sequences",
+        })
+    }
+}
+
+impl ScoreArgs {
+    /// Which weights to read.
+    pub fn checkpoint(&self) -> CheckpointArgs {
+        CheckpointArgs {
+            // Clap has seen to it that it is there where a model is needed.
+            ckpt: self.ckpt.clone().unwrap_or_default(),
+            model_config: self.model_config.clone(),
+            weights: self.weights.clone(),
+        }
+    }
+}
+
+fn parse_error(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("need a number of nats per token above 0".into()),
+    }
 }

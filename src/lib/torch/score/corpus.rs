@@ -44,7 +44,7 @@ impl Corpus {
     /// When they cannot be read, hold no sequence at `--skip`, or belong to another tokenizer or a
     /// larger vocabulary than the model's.
     pub fn open(args: &ScoreArgs, loaded: &Loaded) -> Result<Corpus> {
-        let path = &args.shards;
+        let path = args.shards.as_deref().unwrap_or(Path::new("-"));
         let options = OpenOptions {
             raw_u16: args.raw_u16,
             vocab_size: Some(loaded.vocab_used()),

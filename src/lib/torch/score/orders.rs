@@ -1,7 +1,10 @@
 //! Orders of the scored sequences, and whether they are all one order.
 
 use ao_core::Result;
+use ao_core::cli::Input;
 use ao_core::orders::{Inner, OrderSource, OrderSpec, Outer};
+use ao_core::score::{Estimate, ONE_ORDER};
+use serde_json::Value;
 
 /// The rows that sequences are scored along.
 pub struct Orders {
@@ -29,17 +32,57 @@ impl Orders {
     /// As [`OrderSource::row`].
     pub fn row(&mut self, index: u64, k: u64, length: usize) -> Result<Vec<u32>> {
         let mut row = Vec::new();
-        let at = index.saturating_mul(self.per_sequence).saturating_add(k);
-        self.source.row(at, length, &mut row)?;
+        self.source.row(self.number(index, k), length, &mut row)?;
         if self.by_spec.is_none() && self.alike {
             self.note(&row);
         }
         Ok(row)
     }
 
-    /// Whether every row so far was one order, shorter ones a part of the widest.
-    pub fn are_one(&self) -> bool {
-        self.by_spec.unwrap_or(self.alike)
+    /// The number of row k of sequence `index` in the source.
+    pub fn number(&self, index: u64, k: u64) -> u64 {
+        index.saturating_mul(self.per_sequence).saturating_add(k)
+    }
+
+    /// Finds out ahead of the work whether a file's rows are all one order; a pipe's rows tell only
+    /// as they come. `lengths` are those of the sequences by number.
+    ///
+    /// # Errors
+    /// As [`OrderSource::row`], and what `lengths` yields.
+    pub fn look_ahead(
+        &mut self,
+        lengths: impl Iterator<Item = Result<(u64, usize)>>,
+    ) -> Result<()> {
+        if self.by_spec.is_some() || self.source.is_pipe() {
+            return Ok(());
+        }
+        for length in lengths {
+            let (index, length) = length?;
+            for k in 0..self.per_sequence {
+                self.row(index, k, length)?;
+            }
+            if !self.alike {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a mean over the rows is; on a pipe, over the rows so far.
+    pub fn estimate(&self) -> Estimate {
+        if self.by_spec.unwrap_or(self.alike) { Estimate::Exact } else { Estimate::Bound }
+    }
+
+    /// What the orders are, for the summary: as [`OrderSource::describe`], and the hash of a file's
+    /// one order, by which two parts of an evaluation can tell that they had the same.
+    pub fn describe(&self) -> Value {
+        let mut described = self.source.describe();
+        if let (None, true, Value::Object(object)) = (self.by_spec, self.alike, &mut described) {
+            let bytes: Vec<u8> = self.widest.iter().flat_map(|p| p.to_le_bytes()).collect();
+            let hash = Input::of_bytes(std::path::Path::new(""), &bytes).xxh3;
+            object.insert(ONE_ORDER.into(), hash.into());
+        }
+        described
     }
 
     fn note(&mut self, row: &[u32]) {

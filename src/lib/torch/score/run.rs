@@ -1,191 +1,354 @@
 //! `ao-score`: from shards and orders to records.
 
+use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{Progress, RunRecord, Sink};
-use ao_core::format::jsonl;
+use ao_core::cli::{Input, RunRecord};
 use ao_core::orders::OrderSource;
+use ao_core::score::{self, Cost, Estimate, SequenceRecord, Setting, Stopped};
 use ao_core::{Error, Result};
+use serde_json::{Map, Value};
 
-use super::ScoreArgs;
-use super::corpus::{Corpus, Sequence};
+use super::args::{ScoreArgs, TargetBy};
+use super::corpus::Corpus;
 use super::orders::Orders;
-use super::record::{Estimate, SequenceRecord, Setting, Totals};
+use super::output::{Emitter, Out};
+use super::scorer::{Scored, Scorer, peak_memory_bytes};
+use super::set::{Item, Set, Work};
 use crate::device::Place;
-use crate::model::{Batch, Conditioning, Decoder, Loaded};
+use crate::model::Loaded;
 
-/// Scores what `args` names and writes the records.
+/// Orders that `--target-se` stops at where `--mc` names no other number.
+const MOST_ORDERS: u32 = 64;
+
+/// Does what `args` names and writes the records.
 ///
 /// # Errors
 /// Unusable input, an NLL that is not finite, or a sink that cannot be written.
 pub fn run(args: ScoreArgs) -> Result<()> {
-    let mut sink = args.output.open()?;
-    let place = Place::start(&args.compute)?;
-    let loaded = Loaded::open(&args.model, &place)?;
-    let corpus = Corpus::open(&args, &loaded)?;
-    let orders = loaded.config.orders(args.orders.as_deref(), "uniform")?;
-    let source = OrderSource::open(&orders, loaded.config.block_size(), args.seed.seed)?;
-    source.require_rows(corpus.range().end.saturating_mul(u64::from(args.mc)))?;
-    let described = source.describe();
-    let record = RunRecord {
-        tool: "ao-score",
-        config: serde_json::to_value(&args).unwrap_or_default(),
-        seed: Some(args.seed.seed),
-        device: Some(place.device_name()),
-        inputs: vec![loaded.input.clone(), corpus.input.clone()],
+    let say = |line: &str| {
+        if !args.quiet.quiet {
+            eprintln!("ao-score: {line}");
+        }
     };
-    sink.put(&jsonl::line(&record.to_json())?)?;
+    if let [a, b] = args.compare.as_slice() {
+        let comparison = score::compare(a, b)?;
+        comparison.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
+        say(&comparison.to_line());
+        let mut out = Out::Sink(args.output.open()?);
+        out.put(&comparison)?;
+        return out.finish();
+    }
+    if !args.merge.is_empty() {
+        return score::merge(&args.merge, &args.output, |w| say(&format!("warning: {w}")));
+    }
+    score_shards(&args, say)
+}
+
+fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
+    // A target that is in the way is told before the model is read.
+    let sink = if args.resume.is_none() { Some(args.output.open()?) } else { None };
+    let place = Place::start(&args.compute)?;
+    let loaded = Loaded::open(&args.checkpoint(), &place)?;
+    let corpus = Corpus::open(args, &loaded)?;
+    let by_orders = args.target_se.filter(|_| args.target_by == TargetBy::Orders);
+    let by_sequences = args.target_se.filter(|_| args.target_by == TargetBy::Sequences);
+    let mc = if by_orders.is_some() && args.mc == 1 { MOST_ORDERS } else { args.mc };
+    let spec = loaded.config.orders(args.orders.as_deref(), "uniform")?;
+    let source = OrderSource::open(&spec, loaded.config.block_size(), args.seed.seed)?;
+    source.require_rows(corpus.range().end.saturating_mul(u64::from(mc)))?;
+    if by_orders.is_some() && source.is_pipe() {
+        return Err(Error::usage(
+            "--target-se: orders are added in rounds over all sequences, a pipe only moves \
+             forward; give --orders a file or a SPEC",
+        ));
+    }
+    let run = run_record(args, &place, &loaded, &corpus, &source)?;
+    let (mut out, done) = open_output(args, sink, &run)?;
+    let Some(done) = done else {
+        say("the file is complete already; nothing is left to do");
+        return Ok(());
+    };
+    if done.is_none() {
+        out.put(&run)?;
+        out.flush()?;
+    }
+    let done = done.unwrap_or_default();
 
     let started = Instant::now();
     let model = loaded.decoder(&place)?;
-    let mut scorer = Scorer {
+    let range = corpus.range();
+    let mut set = Set {
+        orders: Orders::new(source, u64::from(mc)),
+        given: model.given(),
+        corpus: &corpus,
+        left_out: 0,
+    };
+    let lengths = range.clone().map(|index| Ok((index, corpus.read(index)?.tokens.len())));
+    set.orders.look_ahead(lengths)?;
+    let scorer = Scorer {
         conditioning: tch::no_grad(|| model.conditioning()),
         model,
-        orders: Orders::new(source, u64::from(args.mc)),
-        mc: u64::from(args.mc),
-        batch_size: args.batch_size as usize,
-        per_token: args.per_token,
         alone: loaded.alone,
-        rows_forwarded: 0,
+        cost: Cost::default(),
     };
-    let range = corpus.range();
-    let mut progress = Progress::new("sequences", Some(range.end - range.start), args.quiet.quiet);
-    let mut totals = Totals::new();
-    scorer.score(&corpus, |records| {
-        write(&mut sink, &mut totals, &records)?;
-        let message = format!("{:.4} nats a token", totals.mean().mean);
-        progress.set(totals.mean().sequences, &message);
-        Ok(())
-    })?;
-    progress.finish();
-    let estimate = if scorer.orders.are_one() { Estimate::Exact } else { Estimate::Bound };
-    let setting = Setting {
-        orders_per_sequence: scorer.mc,
-        ensemble: 1,
-        given_tokens: scorer.model.given() as u64,
-        estimate,
-        orders: described,
-    };
-    let seconds = started.elapsed().as_secs_f64();
-    sink.put(&jsonl::line(&totals.summary(setting, seconds, scorer.rows_forwarded))?)?;
-    sink.finish()
-}
-
-fn write(sink: &mut Sink, totals: &mut Totals, records: &[SequenceRecord]) -> Result<()> {
-    for record in records {
-        if !record.nll_nats.is_finite() {
-            return Err(Error::NonFinite(format!(
-                "sequence {}: its NLL is {}; check the weights, or score in f32",
-                record.index, record.nll_nats
-            )));
-        }
-        totals.add(record);
-        sink.put(&jsonl::line(record)?)?;
-    }
-    sink.flush()
-}
-
-/// Scores sequences along their orders.
-struct Scorer {
-    model: Box<dyn Decoder>,
-    conditioning: Conditioning,
-    orders: Orders,
-    mc: u64,
-    batch_size: usize,
-    per_token: bool,
-    /// Each sequence goes through the model by itself ([`Loaded::alone`]).
-    alone: bool,
-    rows_forwarded: u64,
-}
-
-impl Scorer {
-    /// Hands finished sequences to `done`, in order.
-    fn score(
-        &mut self,
-        corpus: &Corpus,
-        mut done: impl FnMut(Vec<SequenceRecord>) -> Result<()>,
-    ) -> Result<()> {
-        let mut open: Vec<Open> = Vec::new();
-        let mut batch: Vec<(u64, Vec<u32>, Vec<u32>)> = Vec::new();
-        for index in corpus.range() {
-            let sequence = corpus.read(index)?;
-            for k in 0..self.mc {
-                let order = self.orders.row(index, k, sequence.tokens.len())?;
-                if k == 0 {
-                    // Where the first token is given, it is neither scored nor are its bytes.
-                    let given = &order[..self.model.given().min(order.len())];
-                    open.push(Open::new(&sequence, given, corpus));
-                }
-                batch.push((index, sequence.tokens.clone(), order));
-                if batch.len() == self.batch_size {
-                    self.forward(&mut batch, &mut open)?;
-                    done(self.finished(&mut open))?;
-                }
-            }
-        }
-        self.forward(&mut batch, &mut open)?;
-        done(self.finished(&mut open))
-    }
-
-    /// Scores the batch and adds its sums to the sequences that they belong to.
-    fn forward(
-        &mut self,
-        batch: &mut Vec<(u64, Vec<u32>, Vec<u32>)>,
-        open: &mut [Open],
-    ) -> Result<()> {
-        let (Some(first), false) = (open.first().map(|o| o.index), batch.is_empty()) else {
-            return Ok(());
-        };
-        for part in batch.chunks(if self.alone { 1 } else { batch.len() }) {
-            let tokens: Vec<&[u32]> = part.iter().map(|(_, t, _)| t.as_slice()).collect();
-            let rows: Vec<&[u32]> = part.iter().map(|(_, _, o)| o.as_slice()).collect();
-            let input = Batch::new(&tokens, &rows)?;
-            let nll = self.model.nll(&input, &self.conditioning);
-            for ((index, tokens, _), nll) in part.iter().zip(nll.chunks(input.length)) {
-                let nll = &nll[self.model.given().min(tokens.len())..tokens.len()];
-                // Sequences are opened one after the other, so their numbers are consecutive.
-                let open = &mut open[(index - first) as usize];
-                open.sums.push(nll.iter().sum());
-                if self.per_token {
-                    open.nll.extend_from_slice(nll);
-                }
-                self.rows_forwarded += nll.len() as u64;
-            }
-        }
-        batch.clear();
-        Ok(())
-    }
-
-    /// Takes the sequences whose orders are all scored.
-    fn finished(&self, open: &mut Vec<Open>) -> Vec<SequenceRecord> {
-        let whole = open.iter().take_while(|o| o.sums.len() as u64 == self.mc).count();
-        open.drain(..whole)
-            .map(|o| {
-                let mut record = SequenceRecord::new(o.index, o.tokens, o.sums, o.bytes);
-                record.token_nll_nats = self.per_token.then_some(o.nll);
-                record
+    let left = (range.end - range.start).saturating_sub(done.len() as u64);
+    let emitter = Emitter::new(out, &done, left, by_sequences, args.quiet.quiet);
+    let mut job = Job { args, set, scorer, emitter, done, mc: u64::from(mc) };
+    let stopped = match by_orders {
+        Some(target) => Some(job.until_orders_suffice(target)?),
+        None => {
+            job.all()?;
+            by_sequences.map(|target_se| Stopped {
+                target_se,
+                adding: "sequences".into(),
+                reached: job.emitter.reached,
             })
-            .collect()
+        }
+    };
+    if let Some(stopped) = &stopped
+        && !stopped.reached
+    {
+        say(&format!(
+            "warning: --target-se {} was not reached: no more {} to add",
+            stopped.target_se, stopped.adding
+        ));
     }
+    job.finish(stopped, started)
+}
+
+fn run_record(
+    args: &ScoreArgs,
+    place: &Place,
+    loaded: &Loaded,
+    corpus: &Corpus,
+    source: &OrderSource,
+) -> Result<Map<String, Value>> {
+    let mut inputs = vec![loaded.input.clone(), corpus.input.clone()];
+    for path in args.model_config.iter() {
+        inputs.push(Input::of_file(path)?);
+    }
+    let record = RunRecord {
+        tool: "ao-score",
+        config: serde_json::to_value(args).unwrap_or_default(),
+        seed: Some(args.seed.seed),
+        device: Some(place.device_name()),
+        inputs,
+    };
+    let mut run = record.to_json().as_object().cloned().unwrap_or_default();
+    run.insert("orders".into(), source.describe());
+    Ok(run)
+}
+
+/// The output, and what it holds already: `None` where it is complete, `Some(None)` where it is
+/// new.
+#[allow(clippy::type_complexity)]
+fn open_output(
+    args: &ScoreArgs,
+    sink: Option<ao_core::cli::Sink>,
+    run: &Map<String, Value>,
+) -> Result<(Out, Option<Option<Vec<SequenceRecord>>>)> {
+    let path = match (sink, &args.resume) {
+        (Some(sink), _) => return Ok((Out::Sink(sink), Some(None))),
+        (None, path) => path.as_deref().unwrap_or(Path::new("-")),
+    };
+    if args.target_se.is_some() && args.target_by == TargetBy::Orders {
+        return Err(Error::usage(
+            "--resume: with --target-se no sequence is finished before the end; leave one out",
+        ));
+    }
+    let resumed = score::resume(path, run)?;
+    let out = Out::append(path, resumed.file);
+    let done = if resumed.complete { None } else { Some((!resumed.empty).then_some(resumed.done)) };
+    Ok((out, done))
+}
+
+/// One evaluation.
+struct Job<'a> {
+    args: &'a ScoreArgs,
+    set: Set<'a>,
+    scorer: Scorer,
+    emitter: Emitter,
+    /// Sequences that an earlier run has scored.
+    done: Vec<SequenceRecord>,
+    mc: u64,
 }
 
 /// A sequence some of whose orders are still to be scored.
 struct Open {
-    index: u64,
-    tokens: u64,
+    nth: usize,
+    item: Item,
     bytes: Option<u64>,
+    estimate: Estimate,
     sums: Vec<f64>,
     nll: Vec<f64>,
 }
 
 impl Open {
-    fn new(sequence: &Sequence, given: &[u32], corpus: &Corpus) -> Open {
+    fn add(&mut self, scored: Scored, keep: bool) {
+        self.sums.push(scored.nll.iter().sum());
+        if keep {
+            self.nll.extend(scored.nll);
+        }
+    }
+
+    fn record(self, per_token: bool) -> SequenceRecord {
+        let index = self.item.sequence.index;
+        let mut record =
+            SequenceRecord::new(index, self.item.count, self.estimate, self.sums, self.bytes);
+        record.token_nll_nats = per_token.then_some(self.nll);
+        record
+    }
+}
+
+impl Job<'_> {
+    /// Scores every sequence along its K orders, in batches that hold the same rows whether or not
+    /// the run was interrupted.
+    fn all(&mut self) -> Result<()> {
+        let batch_size = u64::from(self.args.batch_size);
+        let first = self.done.len() as u64 * self.mc / batch_size * batch_size;
+        let (mut batch, mut open) = (Vec::new(), VecDeque::new());
+        let (mut row, mut nth) = (0, 0);
+        for index in self.set.corpus.range() {
+            let Some(item) = self.set.item(index)? else { continue };
+            let known = self.done.get(nth);
+            if let Some(record) = known.filter(|r| r.index != index) {
+                return Err(Error::input_at(
+                    self.args.resume.as_deref().unwrap_or(Path::new("-")),
+                    format!("holds sequence {} where {index} belongs", record.index),
+                ));
+            }
+            let known = known.is_some();
+            for k in 0..self.mc {
+                if row >= first {
+                    let work = self.set.work(nth, &item, k)?;
+                    if k == 0 && !known {
+                        open.push_back(self.open(nth, item.clone(), &work));
+                    }
+                    batch.push(work);
+                }
+                row += 1;
+                if row % batch_size == 0 {
+                    self.forward(&mut batch, &mut open)?;
+                    if self.emitter.reached {
+                        return Ok(());
+                    }
+                }
+            }
+            nth += 1;
+        }
+        self.forward(&mut batch, &mut open)
+    }
+
+    fn open(&self, nth: usize, item: Item, work: &Work) -> Open {
         Open {
-            index: sequence.index,
-            tokens: (sequence.tokens.len() - given.len()) as u64,
-            bytes: corpus.bytes(sequence, given),
+            nth,
+            bytes: self.set.bytes(&item, &work.order),
+            estimate: self.set.orders.estimate(),
+            item,
             sums: Vec::new(),
             nll: Vec::new(),
         }
     }
+
+    /// Scores the batch and emits the sequences whose orders are all scored.
+    fn forward(&mut self, batch: &mut Vec<Work>, open: &mut VecDeque<Open>) -> Result<()> {
+        for scored in self.scorer.chain(batch)? {
+            // What an earlier run has written is scored again only to fill a batch.
+            let Some(first) = open.front().map(|o| o.nth) else { continue };
+            if let Some(at) = scored.nth.checked_sub(first) {
+                open[at].add(scored, self.args.per_token);
+            }
+        }
+        batch.clear();
+        let mut records = Vec::new();
+        while open.front().is_some_and(|o| o.sums.len() as u64 == self.mc) {
+            records.extend(open.pop_front().map(|o| o.record(self.args.per_token)));
+        }
+        self.emitter.emit(records)
+    }
+
+    /// Rounds over all sequences, one more order each, until the order noise is below `target`.
+    fn until_orders_suffice(&mut self, target: f64) -> Result<Stopped> {
+        let most = self.mc;
+        let mut open: Vec<Open> = Vec::new();
+        let mut reached = false;
+        for k in 0..most {
+            let (mut batch, mut nth) = (Vec::new(), 0);
+            self.set.left_out = 0;
+            for index in self.set.corpus.range() {
+                let Some(item) = self.set.item(index)? else { continue };
+                let work = self.set.work(nth, &item, k)?;
+                if k == 0 {
+                    open.push(self.open(nth, item, &work));
+                }
+                batch.push(work);
+                nth += 1;
+                if batch.len() == self.args.batch_size as usize {
+                    self.round(&mut batch, &mut open)?;
+                }
+            }
+            self.round(&mut batch, &mut open)?;
+            self.mc = k + 1;
+            let error = order_noise(&open);
+            self.emitter.tell(&format!("{} orders, order noise {error:.6}", k + 1));
+            let exact = self.set.orders.estimate() == Estimate::Exact;
+            reached = exact || (k > 0 && error <= target);
+            if reached {
+                break;
+            }
+        }
+        let estimate = self.set.orders.estimate();
+        let per_token = self.args.per_token;
+        let records = open.into_iter().map(|mut o| {
+            o.estimate = estimate;
+            o.record(per_token)
+        });
+        self.emitter.emit(records.collect())?;
+        Ok(Stopped { target_se: target, adding: "orders".into(), reached })
+    }
+
+    fn round(&mut self, batch: &mut Vec<Work>, open: &mut [Open]) -> Result<()> {
+        for scored in self.scorer.chain(batch)? {
+            let nth = scored.nth;
+            open[nth].add(scored, self.args.per_token);
+        }
+        batch.clear();
+        Ok(())
+    }
+
+    fn finish(self, stopped: Option<Stopped>, started: Instant) -> Result<()> {
+        let setting = Setting {
+            orders_per_sequence: self.mc,
+            ensemble: 1,
+            given_tokens: self.set.given as u64,
+            curve: None,
+            estimate: self.set.orders.estimate(),
+            orders: self.set.orders.describe(),
+            conditioning: None,
+            sequences_left_out: (self.set.left_out > 0).then_some(self.set.left_out),
+            stopped,
+        };
+        let cost = Cost {
+            seconds: started.elapsed().as_secs_f64(),
+            peak_memory_bytes: peak_memory_bytes(),
+            ..self.scorer.cost
+        };
+        let summary = self.emitter.totals.summary(setting, cost);
+        if summary.sequences == 0 {
+            return Err(Error::usage("--shards: no sequence has a token that the model scores"));
+        }
+        self.emitter.finish(&summary)
+    }
+}
+
+/// The standard error per token that the choice of orders brings.
+fn order_noise(open: &[Open]) -> f64 {
+    let mut totals = score::Totals::new();
+    for o in open {
+        let index = o.item.sequence.index;
+        totals.add(&SequenceRecord::new(index, o.item.count, o.estimate, o.sums.clone(), None));
+    }
+    totals.std_error_orders()
 }

@@ -1,8 +1,9 @@
 //! The records of scores: `sequence` and `summary` (`docs/formats.md`).
 
-use ao_core::stats;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::stats;
 
 /// What a number is of −log p of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,21 +18,36 @@ pub enum Estimate {
 }
 
 /// One scored sequence.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SequenceRecord {
     /// `sequence`.
     pub r#type: String,
     /// Number in the set, from 0.
     pub index: u64,
-    /// Scored tokens.
+    /// Scored tokens; with a subset of positions the tokens that it stands for.
     pub token_count: u64,
+    /// What the number is.
+    pub estimate: Estimate,
     /// Sum over the scored tokens, the mean of it over orders.
     pub nll_nats: f64,
     /// exp(nll_nats / token_count).
+    #[serde(deserialize_with = "number_or_null")]
     pub perplexity: f64,
     /// The sum along each order, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nll_nats_orders: Option<Vec<f64>>,
+    /// The sum for each size of the ensemble in the summary's `ensemble_curve`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nll_nats_curve: Option<Vec<f64>>,
+    /// How many positions were scored, where that is a random subset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions_scored: Option<u64>,
+    /// Standard error of `nll_nats` that is due to the choice of the subset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub std_error_positions_nats: Option<f64>,
+    /// The held-out spans, (first position, length) each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spans: Option<Vec<[u64; 2]>>,
     /// Bytes of text of the scored tokens, where a tokenizer is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -42,26 +58,62 @@ pub struct SequenceRecord {
 
 impl SequenceRecord {
     /// A sequence whose sums along its orders are `sums`.
-    pub fn new(index: u64, token_count: u64, sums: Vec<f64>, bytes: Option<u64>) -> Self {
+    pub fn new(
+        index: u64,
+        token_count: u64,
+        estimate: Estimate,
+        sums: Vec<f64>,
+        bytes: Option<u64>,
+    ) -> Self {
         let mean = sums.iter().sum::<f64>() / sums.len() as f64;
         SequenceRecord {
             r#type: "sequence".into(),
             index,
             token_count,
+            estimate,
             nll_nats: mean,
             perplexity: (mean / token_count as f64).exp(),
             nll_nats_orders: (sums.len() > 1).then_some(sums),
+            nll_nats_curve: None,
+            positions_scored: None,
+            std_error_positions_nats: None,
+            spans: None,
             bytes,
             token_nll_nats: None,
         }
     }
 }
 
+/// One size of the ensemble.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// Orderings of each context M.
+    pub ensemble: u64,
+    /// Mean over all tokens.
+    pub nll_nats_per_token: f64,
+    /// Of the mean, over sequences.
+    pub std_error: Option<f64>,
+    /// exp of the mean.
+    #[serde(deserialize_with = "number_or_null")]
+    pub perplexity: f64,
+}
+
+/// How a run that was told a standard error to reach came to its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// The standard error asked for, nats per token.
+    pub target_se: f64,
+    /// What was added until then: `orders` or `sequences`.
+    pub adding: String,
+    /// Whether it was reached.
+    pub reached: bool,
+}
+
 /// The last record: the set's mean and its errors.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// `summary`.
-    pub r#type: &'static str,
+    pub r#type: String,
     /// Scored sequences.
     pub sequences: u64,
     /// Scored tokens.
@@ -83,7 +135,11 @@ pub struct Summary {
     pub std_error_orders: Option<f64>,
     /// The part that is due to the choice of sequences.
     pub std_error_sequences: Option<f64>,
+    /// The part that is due to the choice of positions, where a subset was scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub std_error_positions: Option<f64>,
     /// exp of the mean.
+    #[serde(deserialize_with = "number_or_null")]
     pub perplexity: f64,
     /// exp(mean − 1.96·std_error).
     pub perplexity_low: Option<f64>,
@@ -91,14 +147,30 @@ pub struct Summary {
     pub perplexity_high: Option<f64>,
     /// NLL in bits over the bytes of the scored tokens, where a tokenizer is known.
     pub bits_per_byte: Option<f64>,
+    /// The mean for M = 1, 2, 4, … orderings of each context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ensemble_curve: Option<Vec<CurvePoint>>,
     /// Wall-clock time of scoring.
     pub seconds: f64,
     /// Token rows that went through the blocks, padding not counted.
     pub rows_forwarded: u64,
+    /// Token rows that went through the head.
+    pub rows_through_head: u64,
+    /// The most memory that the process has held.
+    pub peak_memory_bytes: Option<u64>,
     /// The orders: SPEC and seed, or file and hash.
     pub orders: Value,
+    /// What held-out spans were given: `both` sides or the `left` one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditioning: Option<String>,
+    /// Sequences too short for what was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequences_left_out: Option<u64>,
+    /// How `--target-se` ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// Why a number is null.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
@@ -111,10 +183,49 @@ pub struct Setting {
     pub ensemble: u64,
     /// Leading tokens of each order that are not scored.
     pub given_tokens: u64,
+    /// The sizes of the ensemble that the records' curves have.
+    pub curve: Option<Vec<u64>>,
     /// What the mean is.
     pub estimate: Estimate,
     /// The orders.
     pub orders: Value,
+    /// What held-out spans were given.
+    pub conditioning: Option<String>,
+    /// Sequences too short for what was asked.
+    pub sequences_left_out: Option<u64>,
+    /// How `--target-se` ended.
+    pub stopped: Option<Stopped>,
+}
+
+impl Setting {
+    /// The setting that a summary was made in.
+    pub fn of(summary: &Summary) -> Setting {
+        let sizes = |curve: &Vec<CurvePoint>| curve.iter().map(|p| p.ensemble).collect();
+        Setting {
+            orders_per_sequence: summary.orders_per_sequence,
+            ensemble: summary.ensemble,
+            given_tokens: summary.given_tokens,
+            curve: summary.ensemble_curve.as_ref().map(sizes),
+            estimate: summary.estimate,
+            orders: summary.orders.clone(),
+            conditioning: summary.conditioning.clone(),
+            sequences_left_out: summary.sequences_left_out,
+            stopped: summary.stopped.clone(),
+        }
+    }
+}
+
+/// What the computation took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    /// Wall-clock time of scoring.
+    pub seconds: f64,
+    /// Token rows through the blocks.
+    pub rows_forwarded: u64,
+    /// Token rows through the head.
+    pub rows_through_head: u64,
+    /// The most memory that the process has held.
+    pub peak_memory_bytes: Option<u64>,
 }
 
 /// Sums of the sequences scored so far, in their order.
@@ -122,8 +233,12 @@ pub struct Setting {
 pub struct Totals {
     sums: Vec<f64>,
     tokens: Vec<u64>,
+    /// One list of sums for each size of the ensemble.
+    curves: Vec<Vec<f64>>,
     /// Σ over sequences of the variance of the mean over orders.
     order_variance: f64,
+    /// Σ over sequences of the variance that the subset of positions brings.
+    position_variance: Option<f64>,
     bytes: Option<u64>,
 }
 
@@ -142,6 +257,14 @@ impl Totals {
             let squares: f64 = sums.iter().map(|s| (s - record.nll_nats).powi(2)).sum();
             self.order_variance += squares / (k - 1.0) / k;
         }
+        let curve = record.nll_nats_curve.as_deref().unwrap_or_default();
+        self.curves.resize(curve.len().max(self.curves.len()), Vec::new());
+        for (sums, &sum) in self.curves.iter_mut().zip(curve) {
+            sums.push(sum);
+        }
+        if let Some(error) = record.std_error_positions_nats {
+            *self.position_variance.get_or_insert(0.0) += error * error;
+        }
         self.bytes = self.bytes.zip(record.bytes).map(|(sum, bytes)| sum + bytes);
     }
 
@@ -150,14 +273,20 @@ impl Totals {
         stats::mean_per_token(&self.sums, &self.tokens)
     }
 
+    /// The standard error of the mean that the choice of orders brings, from two orders a sequence
+    /// on.
+    pub fn std_error_orders(&self) -> f64 {
+        self.order_variance.sqrt() / self.tokens.iter().sum::<u64>() as f64
+    }
+
     /// The summary of what was added.
-    pub fn summary(&self, setting: Setting, seconds: f64, rows_forwarded: u64) -> Summary {
+    pub fn summary(&self, setting: Setting, cost: Cost) -> Summary {
         let mean = self.mean();
-        let std_error = Some(mean.std_error).filter(|e| e.is_finite());
+        let std_error = finite(mean.std_error);
         let of_orders = if setting.estimate == Estimate::Exact {
             Some(0.0)
         } else if setting.orders_per_sequence > 1 {
-            Some(self.order_variance.sqrt() / mean.tokens as f64)
+            Some(self.std_error_orders())
         } else {
             None
         };
@@ -177,7 +306,7 @@ impl Totals {
             notes.push("bits per byte need a tokenizer (--tokenizer)");
         }
         Summary {
-            r#type: "summary",
+            r#type: "summary".into(),
             sequences: mean.sequences,
             token_count: mean.tokens,
             orders_per_sequence: setting.orders_per_sequence,
@@ -188,35 +317,74 @@ impl Totals {
             std_error,
             std_error_orders: of_orders,
             std_error_sequences: of_sequences,
+            std_error_positions: self.position_variance.map(|v| v.sqrt() / mean.tokens as f64),
             perplexity: mean.mean.exp(),
             perplexity_low: std_error.map(|e| (mean.mean - 1.96 * e).exp()),
             perplexity_high: std_error.map(|e| (mean.mean + 1.96 * e).exp()),
             bits_per_byte,
-            seconds,
-            rows_forwarded,
+            ensemble_curve: setting.curve.map(|sizes| self.curve(&sizes)),
+            seconds: cost.seconds,
+            rows_forwarded: cost.rows_forwarded,
+            rows_through_head: cost.rows_through_head,
+            peak_memory_bytes: cost.peak_memory_bytes,
             orders: setting.orders,
+            conditioning: setting.conditioning,
+            sequences_left_out: setting.sequences_left_out,
+            stopped: setting.stopped,
             note: (!notes.is_empty()).then(|| notes.join("; ")),
         }
     }
+
+    fn curve(&self, sizes: &[u64]) -> Vec<CurvePoint> {
+        sizes
+            .iter()
+            .zip(&self.curves)
+            .map(|(&ensemble, sums)| {
+                let mean = stats::mean_per_token(sums, &self.tokens);
+                CurvePoint {
+                    ensemble,
+                    nll_nats_per_token: mean.mean,
+                    std_error: finite(mean.std_error),
+                    perplexity: mean.mean.exp(),
+                }
+            })
+            .collect()
+    }
+}
+
+/// A number, or the `null` that stands for one beyond all floats.
+fn number_or_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
+}
+
+fn finite(x: f64) -> Option<f64> {
+    Some(x).filter(|x| x.is_finite())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn setting(orders_per_sequence: u64, estimate: Estimate) -> Setting {
+        Setting {
+            orders_per_sequence,
+            ensemble: 1,
+            given_tokens: 0,
+            curve: None,
+            estimate,
+            orders: Value::Null,
+            conditioning: None,
+            sequences_left_out: None,
+            stopped: None,
+        }
+    }
+
     fn summary(rows: &[(u64, &[f64])], orders: u64, estimate: Estimate) -> Summary {
         let mut totals = Totals::new();
         for (i, (tokens, sums)) in rows.iter().enumerate() {
-            totals.add(&SequenceRecord::new(i as u64, *tokens, sums.to_vec(), Some(10)));
+            totals.add(&SequenceRecord::new(i as u64, *tokens, estimate, sums.to_vec(), Some(10)));
         }
-        let setting = Setting {
-            orders_per_sequence: orders,
-            ensemble: 1,
-            given_tokens: 0,
-            estimate,
-            orders: Value::Null,
-        };
-        totals.summary(setting, 0.0, 0)
+        totals.summary(setting(orders, estimate), Cost::default())
     }
 
     #[test]

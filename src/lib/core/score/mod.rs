@@ -1,0 +1,18 @@
+//! Scores without tensors: their records, and what is made of records alone.
+//!
+//! [`SequenceRecord`] and [`Summary`] are what `ao-score` writes. [`compare`] pairs two files by
+//! sequence, [`merge`] joins the parts of one evaluation, [`resume`] finds out how far an
+//! interrupted one came; none of them loads a model. Sums are f64, in nats, and are added up in the
+//! order of the sequences, so a merged or resumed summary has the bits of an unbroken one.
+
+mod compare;
+mod file;
+mod merge;
+mod record;
+mod resume;
+
+pub use compare::{Comparison, compare};
+pub use file::{Fingerprint, ScoreFile};
+pub use merge::{ONE_ORDER, merge};
+pub use record::{Cost, CurvePoint, Estimate, SequenceRecord, Setting, Stopped, Summary, Totals};
+pub use resume::{Resumed, resume};

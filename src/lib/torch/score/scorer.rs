@@ -1,0 +1,59 @@
+//! The forward passes: NLL along orders.
+
+use ao_core::Result;
+use ao_core::score::Cost;
+
+use super::set::Work;
+use crate::model::{Batch, Conditioning, Decoder};
+
+/// What a piece of work came to.
+#[derive(Debug, Clone)]
+pub struct Scored {
+    /// Which of the scored sequences it is of.
+    pub nth: usize,
+    /// NLL of the scored tokens, nats, in generation order.
+    pub nll: Vec<f64>,
+}
+
+/// A model, and what it has cost so far.
+pub struct Scorer {
+    /// The model.
+    pub model: Box<dyn Decoder>,
+    /// Its tables.
+    pub conditioning: Conditioning,
+    /// Each sequence goes through the model by itself ([`crate::model::Loaded::alone`]).
+    pub alone: bool,
+    /// Rows forwarded, padding not counted.
+    pub cost: Cost,
+}
+
+impl Scorer {
+    /// Scores a batch of works along their orders.
+    ///
+    /// # Errors
+    /// When an order does not fit its tokens.
+    pub fn chain(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
+        let mut scored = Vec::with_capacity(works.len());
+        for part in works.chunks(if self.alone { 1 } else { works.len().max(1) }) {
+            let tokens: Vec<&[u32]> = part.iter().map(|w| w.tokens.as_slice()).collect();
+            let orders: Vec<&[u32]> = part.iter().map(|w| w.order.as_slice()).collect();
+            let batch = Batch::new(&tokens, &orders)?;
+            let nll = self.model.nll(&batch, &self.conditioning);
+            let given = self.model.given();
+            for (work, nll) in part.iter().zip(nll.chunks(batch.length)) {
+                let nll = nll[given.min(work.tokens.len())..work.tokens.len()].to_vec();
+                self.cost.rows_forwarded += nll.len() as u64;
+                self.cost.rows_through_head += nll.len() as u64;
+                scored.push(Scored { nth: work.nth, nll });
+            }
+        }
+        Ok(scored)
+    }
+}
+
+/// The most memory that the process has held, where the system tells it.
+pub fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
