@@ -122,7 +122,7 @@ fn bf16_files_are_averaged_in_more_than_their_own_precision() {
         })
         .collect();
     let out = folder.average(&["--mean"], &files);
-    assert_eq!(out.to_f32("w").unwrap(), [1.00390625]); // no bf16 number
+    assert_eq!(out.to_f32("w").unwrap(), [1.003_906_2]); // no bf16 number
 }
 
 #[test]

@@ -3,12 +3,11 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
 use ao_torch::model::Weights;
-use ao_torch::tch::{Device, Kind};
+use ao_torch::tch::Device;
 use common::scoring::{numbers, records, score, tiny, write_model, write_orders, write_shards};
 use common::{floats, golden, golden_config, integers, max_difference};
 use serde_json::{Value, json};

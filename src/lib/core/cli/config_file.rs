@@ -115,7 +115,7 @@ fn flags_of(path: &Path, command: &clap::Command, typed: &[String]) -> Result<Ve
         let long = key.replace('_', "-");
         let Some(arg) = command
             .get_arguments()
-            .find(|a| a.get_id().as_str() == key || names(a).iter().any(|n| *n == long))
+            .find(|a| a.get_id().as_str() == key || names(a).contains(&long))
         else {
             return Err(Error::input_at(
                 path,

@@ -51,10 +51,10 @@ pub fn check_alike(files: &[CheckpointFile]) -> Result<()> {
             return differs(what);
         }
         let tokenizer = |f: &CheckpointFile| f.metadata().get("tokenizer").cloned();
-        if let (Some(a), Some(b)) = (tokenizer(file), tokenizer(first)) {
-            if a != b {
-                return differs(format!("tokenizer is {a}, but {b}"));
-            }
+        if let (Some(a), Some(b)) = (tokenizer(file), tokenizer(first))
+            && a != b
+        {
+            return differs(format!("tokenizer is {a}, but {b}"));
         }
         for name in first.names() {
             let (Some(a), Some(b)) = (file.tensor(name), first.tensor(name)) else {

@@ -106,7 +106,9 @@ impl Plan {
                     Inner::L2r => Arrangement::Constant((0..size.min(n) as u32).collect()),
                     Inner::Uniform => Arrangement::Drawn,
                     Inner::Fixed(seed) => Arrangement::Constant(fixed(*seed, size)),
-                    Inner::List(list) if n % size == 0 => Arrangement::Constant(list.clone()),
+                    Inner::List(list) if n.is_multiple_of(size) => {
+                        Arrangement::Constant(list.clone())
+                    }
                     Inner::List(_) => {
                         return Err(Error::usage(format!(
                             "--block-size {n}: is no multiple of {size}, the length of the list in \

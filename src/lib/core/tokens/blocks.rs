@@ -130,7 +130,7 @@ fn strides(data: &Dataset) -> Vec<u64> {
     let documents = document_count(data);
     let whole = documents / STRIDE;
     let mut sizes = vec![STRIDE; whole as usize];
-    sizes.extend((documents % STRIDE > 0).then_some(documents % STRIDE));
+    sizes.extend((!documents.is_multiple_of(STRIDE)).then_some(documents % STRIDE));
     sizes
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn exp(x: f64) -> f64 {
 
 /// The largest of `row`, and whether any entry is NaN or +∞.
 #[inline(always)]
+#[allow(clippy::neg_cmp_op_on_partial_ord)] // a NaN must count as bad, and the loop vectorise
 fn max_of(row: &[f32]) -> (f32, bool) {
     let mut lanes = [f32::NEG_INFINITY; 16];
     let mut bad = [false; 16];

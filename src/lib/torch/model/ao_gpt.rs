@@ -144,7 +144,7 @@ impl Decoder for AoGpt {
             let table = conditioning.block(layer, targets); // (B, R, 6C) or (B, R, C)
             let Some(table) = table.as_ref().filter(|_| adaln) else {
                 if let Some(table) = table {
-                    x = x + table;
+                    x = &x + table;
                 }
                 let a = block.attn.forward(layer, &rms_norm(&x, &block.ln_1), attend);
                 x = &x + drop(&cast(&a, x.kind()), dropout);

@@ -42,12 +42,12 @@ pub struct ShardArg {
 /// When a weight is missing among several, is not a positive number, or they do not sum to 1.
 pub fn parse_shards(text: &str) -> Result<Vec<ShardArg>, String> {
     let parts: Vec<&str> = text.split(',').collect();
-    if parts.len() == 1 && !Path::new(text).exists() {
-        if let Some((path, weight)) = text.rsplit_once(':')
-            && weight.parse::<f64>().is_ok_and(|w| w == 1.0)
-        {
-            return Ok(vec![ShardArg { path: path.into(), weight: 1.0 }]);
-        }
+    if parts.len() == 1
+        && !Path::new(text).exists()
+        && let Some((path, weight)) = text.rsplit_once(':')
+        && weight.parse::<f64>().is_ok_and(|w| w == 1.0)
+    {
+        return Ok(vec![ShardArg { path: path.into(), weight: 1.0 }]);
     }
     if parts.len() == 1 {
         return Ok(vec![ShardArg { path: text.into(), weight: 1.0 }]);

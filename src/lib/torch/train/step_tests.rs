@@ -104,10 +104,10 @@ fn plain_loss(config: &ModelConfig, weights: &Weights, batch: &Batch) -> Tensor 
         let scores = q.matmul(&k.transpose(2, 3)) / (hs as f64).sqrt();
         let scores = scores.masked_fill(&future, f64::NEG_INFINITY);
         let y = scores.softmax(-1, kind).matmul(&part(2)).transpose(1, 2).reshape([b, t, c]);
-        x = x + linear(&y, &name("attn.c_proj")) * &ada[2];
+        x = &x + linear(&y, &name("attn.c_proj")) * &ada[2];
         let h = norm(&x, &name("ln_2.weight")) * (&ada[4] + 1.0) + &ada[3];
         let m = linear(&linear(&h, &name("mlp.c_fc")).gelu("none"), &name("mlp.c_proj"));
-        x = x + m * &ada[5];
+        x = &x + m * &ada[5];
     }
     let ada = linear(&condition, "transformer.final_layer.adaLN_final.1").chunk(2, -1);
     let h = norm(&x, "transformer.final_layer.ln_f.weight") * (&ada[1] + 1.0) + &ada[0];
