@@ -6,6 +6,7 @@ use std::process::Command;
 fn light_tools_do_not_link_libtorch() {
     for path in [
         env!("CARGO_BIN_EXE_ao-ema"),
+        env!("CARGO_BIN_EXE_ao-import"),
         env!("CARGO_BIN_EXE_ao-orders"),
         env!("CARGO_BIN_EXE_ao-summary"),
         env!("CARGO_BIN_EXE_ao-tokenize"),

@@ -9,6 +9,7 @@
 //! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
 //! | [`score`] | records of scores; comparing, joining and resuming evaluations |
+//! | [`import`] | published checkpoints, read and turned into this toolkit's |
 //! | [`ema`] | averages of weights, during training and over checkpoints |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
@@ -23,6 +24,7 @@ pub mod config;
 pub mod ema;
 pub mod error;
 pub mod format;
+pub mod import;
 pub mod orders;
 pub mod report;
 pub mod rng;

@@ -6,6 +6,7 @@
 mod args;
 mod config_file;
 pub mod ema;
+pub mod import;
 mod output;
 mod progress;
 mod provenance;

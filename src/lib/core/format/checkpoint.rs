@@ -204,6 +204,11 @@ impl CheckpointFile {
         &self.map
     }
 
+    /// The mapping alone, for a reader that has noted where its tensors lie.
+    pub(crate) fn into_mapped(self) -> Mapped {
+        self.map
+    }
+
     /// The metadata map as it stands in the file; empty where there is none.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata

@@ -1,0 +1,248 @@
+//! From the name of a model to a place on this machine: a path, the hub's cache, or a download.
+//!
+//! The cache is the one that Hugging Face's own tools fill: `$HF_HUB_CACHE`, else `$HF_HOME/hub`,
+//! else `$XDG_CACHE_HOME/huggingface/hub`, else `~/.cache/huggingface/hub`. A repository lies in
+//! `models--OWNER--NAME`; `refs/REVISION` holds the name of a folder in `snapshots/`.
+
+use std::path::{Path, PathBuf};
+
+use super::hf;
+use crate::{Error, Result};
+
+/// Extensions of files of weights: a name with one of them is a path, not a repository.
+const EXTENSIONS: [&str; 8] = ["pt", "pth", "ckpt", "bin", "st", "safetensors", "json", "tar"];
+
+/// A repository of the hub, and what is wanted of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Repository {
+    /// `OWNER/NAME`, or a name of the hub's first days; tried in this order.
+    ids: Vec<String>,
+    /// A branch, tag or commit.
+    revision: String,
+    /// A file inside, for repositories that are no model folder.
+    file: Option<PathBuf>,
+}
+
+/// The file or folder that `name` means: a path as it is; or, for `hf:OWNER/NAME`, `OWNER/NAME` and
+/// bare names such as `gpt2-large`, a local folder of that name, the repository's snapshot in the
+/// hub's cache, or (in a build with the feature `hub`) a download into it.
+///
+/// `hf:OWNER/NAME@REVISION` takes another revision than `main`, `hf:OWNER/NAME/PATH` a file inside.
+///
+/// # Errors
+/// When none has it: one line that says where it was looked for.
+pub fn locate(name: &str) -> Result<PathBuf> {
+    let plain = name.strip_prefix("hf:");
+    let path = Path::new(plain.unwrap_or(name));
+    if path.exists() {
+        return Ok(path.into());
+    }
+    let Some(repository) = Repository::parse(plain.unwrap_or(name)) else {
+        return match plain {
+            Some(_) => Err(Error::usage(format!(
+                "{name}: is no repository; allowed are hf:OWNER/NAME, with @REVISION or /FILE \
+                 behind it"
+            ))),
+            // Neither a path that exists nor a repository: the system's own words.
+            None => Err(Error::read(path, std::io::Error::from_raw_os_error(libc::ENOENT))),
+        };
+    };
+    let variable = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
+    let cache = cache(&variable);
+    let mut empty = None;
+    if let Some(cache) = &cache {
+        for id in &repository.ids {
+            match repository.snapshot(cache, id) {
+                Some(found) if repository.file.is_some() || has_weights(&found) => {
+                    return Ok(found);
+                }
+                Some(found) => empty = Some(found),
+                None => {}
+            }
+        }
+    }
+    let offline = variable("HF_HUB_OFFLINE").is_some_and(|value| value != "0");
+    if cfg!(feature = "hub") && !offline {
+        return download(name, &repository, cache.as_deref());
+    }
+    let looked = match (&cache, &empty) {
+        (_, Some(found)) => format!("its snapshot {} has no weights", found.display()),
+        (Some(cache), None) => {
+            let folders: Vec<_> = repository.ids.iter().map(|id| folder_of(id)).collect();
+            format!("nor {} in {}", folders.join(" or "), cache.display())
+        }
+        (None, None) => "and no hub cache is known (HF_HOME and HOME are not set)".into(),
+    };
+    let why = match (cfg!(feature = "hub"), offline) {
+        (true, _) => "HF_HUB_OFFLINE forbids a download",
+        (false, _) => "this build does not download (cargo feature 'hub')",
+    };
+    Err(Error::input(
+        name,
+        format!("no folder '{}', {looked}; {why}: fetch it or give a path", path.display()),
+    ))
+}
+
+impl Repository {
+    /// Reads `OWNER/NAME[@REVISION][/FILE]` or a bare name; `None` where it can be neither.
+    fn parse(text: &str) -> Option<Repository> {
+        let good = |part: &&str| {
+            let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            !part.is_empty()
+                && part.len() <= 96
+                && !part.starts_with('.')
+                && part.chars().all(known)
+        };
+        let extension = Path::new(text).extension().and_then(|e| e.to_str()).unwrap_or("");
+        let parts: Vec<&str> = text.split('/').collect();
+        if parts.len() <= 2 && EXTENSIONS.contains(&extension) {
+            return None;
+        }
+        let (ids, revision, rest) = match parts[..] {
+            [name] => {
+                let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
+                let mut ids = vec![name.to_owned()];
+                if name == "gpt2" || name.starts_with("gpt2-") {
+                    ids.insert(0, format!("openai-community/{name}"));
+                }
+                good(&name).then_some((ids, revision, &parts[1..]))?
+            }
+            [owner, name, ..] => {
+                let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
+                let ids = vec![format!("{owner}/{name}")];
+                (good(&owner) && good(&name)).then_some((ids, revision, &parts[2..]))?
+            }
+            [] => return None,
+        };
+        if !good(&revision) || !rest.iter().all(good) {
+            return None;
+        }
+        let file = (!rest.is_empty()).then(|| rest.iter().collect());
+        Some(Repository { ids, revision: revision.into(), file })
+    }
+
+    /// The snapshot of the revision in the cache, or the file in it.
+    fn snapshot(&self, cache: &Path, id: &str) -> Option<PathBuf> {
+        let folder = cache.join(folder_of(id));
+        let named = std::fs::read_to_string(folder.join("refs").join(&self.revision)).ok();
+        let commit = named.as_deref().map(str::trim).unwrap_or(&self.revision);
+        let plain = !commit.is_empty() && commit.chars().all(|c| c.is_ascii_alphanumeric());
+        let snapshot = folder.join("snapshots").join(if plain { commit } else { "none" });
+        let wanted = match &self.file {
+            Some(file) => snapshot.join(file),
+            None => snapshot,
+        };
+        wanted.exists().then_some(wanted)
+    }
+}
+
+/// `models--OWNER--NAME`.
+fn folder_of(id: &str) -> String {
+    format!("models--{}", id.replace('/', "--"))
+}
+
+fn has_weights(folder: &Path) -> bool {
+    hf::WEIGHTS.iter().any(|name| folder.join(name).is_file())
+}
+
+/// The hub's cache.
+fn cache(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    if let Some(cache) = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")) {
+        return Some(cache.into());
+    }
+    if let Some(home) = variable("HF_HOME") {
+        return Some(Path::new(&home).join("hub"));
+    }
+    let base = variable("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache")))?;
+    Some(base.join("huggingface/hub"))
+}
+
+#[cfg(not(feature = "hub"))]
+fn download(name: &str, _: &Repository, _: Option<&Path>) -> Result<PathBuf> {
+    Err(Error::input(name, "this build does not download (cargo feature 'hub')"))
+}
+
+/// Fetches config, tokenizer and weights into the cache; the first repository that exists counts.
+#[cfg(feature = "hub")]
+fn download(name: &str, repository: &Repository, cache: Option<&Path>) -> Result<PathBuf> {
+    use hf_hub::{Repo, RepoType, api::sync::ApiBuilder};
+    let failed = |e: String| Error::read(name, std::io::Error::other(format!("download: {e}")));
+    let mut builder = ApiBuilder::from_env().with_progress(false);
+    if let Some(cache) = cache {
+        builder = builder.with_cache_dir(cache.into());
+    }
+    let api = builder.build().map_err(|e| failed(e.to_string()))?;
+    let mut refusal = None;
+    for id in &repository.ids {
+        let revision = repository.revision.clone();
+        let repo = api.repo(Repo::with_revision(id.clone(), RepoType::Model, revision));
+        if let Some(file) = &repository.file {
+            match repo.get(&file.to_string_lossy()) {
+                Ok(path) => return Ok(path),
+                Err(e) => refusal = Some(failed(e.to_string())),
+            }
+            continue;
+        }
+        let info = match repo.info() {
+            Ok(info) => info,
+            Err(e) => {
+                refusal = Some(failed(e.to_string()));
+                continue;
+            }
+        };
+        let held: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
+        let Some(weights) = hf::WEIGHTS.iter().find(|name| held.contains(name)) else {
+            refusal = Some(Error::input(name, format!("{id} has no weights of a model folder")));
+            continue;
+        };
+        let get = |file: &str| repo.get(file).map_err(|e| failed(format!("{file}: {e}")));
+        for file in ["config.json", "tokenizer.json"].iter().filter(|file| held.contains(file)) {
+            get(file)?;
+        }
+        let path = get(weights)?;
+        let Some(folder) = path.parent() else { continue };
+        if weights.ends_with(".index.json") {
+            for shard in hf::weight_files(folder)? {
+                get(&shard.file_name().unwrap_or_default().to_string_lossy())?;
+            }
+        }
+        return Ok(folder.into());
+    }
+    Err(refusal.unwrap_or_else(|| Error::input(name, "is in no repository of the hub")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_repositories_are_told_from_paths() {
+        let parse = |text: &str| Repository::parse(text).map(|r| (r.ids, r.revision, r.file));
+        let main = || "main".to_owned();
+        assert_eq!(parse("a/b"), Some((vec!["a/b".into()], main(), None)));
+        assert_eq!(parse("a/b@v1.0"), Some((vec!["a/b".into()], "v1.0".into(), None)));
+        assert_eq!(parse("a/b/c/d.pt").unwrap().2, Some("c/d.pt".into()));
+        let gpt2 = parse("gpt2-large").unwrap().0;
+        assert_eq!(gpt2, ["openai-community/gpt2-large", "gpt2-large"]);
+        for path in ["ckpt.pt", "runs/m.st", "/a/b", "../b", "a/..", "a/b/../c", "", "a//b", "a/b@"]
+        {
+            assert_eq!(parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_where_hugging_faces_tools_put_it() {
+        let all =
+            [("HF_HUB_CACHE", "/1"), ("HF_HOME", "/2"), ("XDG_CACHE_HOME", "/3"), ("HOME", "/4")];
+        let want = ["/1", "/2/hub", "/3/huggingface/hub", "/4/.cache/huggingface/hub"];
+        for (skipped, want) in want.iter().enumerate() {
+            let set = &all[skipped..];
+            let variable = |key: &str| {
+                set.iter().find(|(name, _)| *name == key).map(|(_, value)| (*value).to_owned())
+            };
+            assert_eq!(cache(&variable).unwrap(), Path::new(want));
+        }
+        assert_eq!(cache(&|_| None), None);
+    }
+}
