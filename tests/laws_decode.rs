@@ -1,25 +1,13 @@
-//! Decoding draws from the law that the model states: against the published code's logits, against
-//! whole forwards, and against exact probabilities.
+//! Cached decoding has the logits of the published code and of whole forwards.
 
 mod common;
 
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_core::rng::{Domain, Stream};
-use ao_torch::decode::filter::Filter;
-use ao_torch::decode::generate::{Generator, Request, text_order};
+use ao_torch::decode::generate::text_order;
 use ao_torch::decode::session::{Line, Session};
 use ao_torch::model::{Attend, Batch, Decoder, Weights, decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
-use common::{floats, golden, golden_config, integers, max_difference, tiny_decoder};
-use serde_json::json;
-
-fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> Box<dyn Decoder> {
-    let config = json!({
-        "arch": "ao-gpt", "block_size": block_size, "vocab_size": vocab_size,
-        "n_layer": 2, "n_head": 2, "n_embd": 16, "cond_dim": 8
-    });
-    tiny_decoder(&config, kind)
-}
+use common::{floats, golden, golden_config, integers, max_difference, tiny};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
@@ -177,133 +165,5 @@ fn the_prefill_leaves_the_keys_and_values_of_the_training_forward() {
             let part = |x: &Tensor| values(&x.narrow(2, 0, 5));
             assert!(max_difference(&part(&kept), &part(full)) < 1e-12);
         }
-    }
-}
-
-/// Draws `count` samples of order [2, 0, 1] and counts the texts.
-fn frequencies(
-    model: &dyn Decoder,
-    count: u64,
-    vocab: usize,
-    draw: impl Fn(&mut Generator, Vec<Request>) -> Vec<Vec<u32>>,
-) -> Vec<f64> {
-    let conditioning = model.conditioning();
-    let mut generator = Generator::new(model, &conditioning, Filter::plain(vocab), 1);
-    let mut counts = vec![0.0; vocab.pow(3)];
-    let mut index = 0;
-    while index < count {
-        let requests = (index..count.min(index + 500))
-            .map(|i| Request {
-                order: vec![2, 0, 1],
-                given: Vec::new(),
-                groups: vec![1; 3],
-                stream: Stream::new(11, Domain::Sample, i),
-            })
-            .collect();
-        for tokens in draw(&mut generator, requests) {
-            counts[tokens.iter().fold(0, |code, &t| code * vocab + t as usize)] += 1.0;
-        }
-        index += 500;
-    }
-    counts
-}
-
-/// Exact probability of every text of three tokens under the order [2, 0, 1].
-fn exact(model: &dyn Decoder, vocab: usize) -> Vec<f64> {
-    let conditioning = model.conditioning();
-    (0..vocab.pow(3))
-        .map(|code| {
-            let text: Vec<u32> = [code / vocab / vocab, code / vocab % vocab, code % vocab]
-                .map(|t| t as u32)
-                .to_vec();
-            let batch = Batch::new(&[&text], &[&[2, 0, 1]]).unwrap();
-            (-model.nll(&batch, &conditioning).iter().sum::<f64>()).exp()
-        })
-        .collect()
-}
-
-/// Chi-square against the law at p = 0.001; texts expected less than 5 times count as one.
-fn assert_law(counts: &[f64], law: &[f64]) {
-    let n: f64 = counts.iter().sum();
-    assert!((law.iter().sum::<f64>() - 1.0).abs() < 1e-4);
-    let (mut chi, mut cells, mut rare) = (0.0, 0.0, (0.0, 0.0));
-    let mut add = |count: f64, expected: f64| {
-        chi += (count - expected).powi(2) / expected;
-        cells += 1.0;
-    };
-    for (&count, p) in counts.iter().zip(law) {
-        if n * p < 5.0 {
-            rare = (rare.0 + count, rare.1 + n * p);
-        } else {
-            add(count, n * p);
-        }
-    }
-    if rare.1 > 0.0 {
-        add(rare.0, rare.1);
-    }
-    let freedom: f64 = cells - 1.0;
-    assert!(freedom >= 20.0, "too few texts are likely enough");
-    // Wilson and Hilferty's quantile; 3.09 is the normal one of p = 0.001.
-    let spread = 2.0 / (9.0 * freedom);
-    let most = freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3);
-    assert!(chi < most, "chi-square {chi} with {freedom} degrees of freedom, at most {most}");
-}
-
-#[test]
-fn one_token_a_step_draws_from_the_law_of_exact_nll() {
-    let model = tiny(3, 4, Kind::Float);
-    let law = exact(model.as_ref(), 4);
-    assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "the law is too flat to test");
-    let counts = frequencies(model.as_ref(), 20_000, 4, |generator, requests| {
-        generator.generate(requests).unwrap().into_iter().map(|s| s.tokens).collect()
-    });
-    assert_law(&counts, &law);
-}
-
-#[test]
-fn the_log_probability_is_that_of_scoring_along_the_same_order() {
-    let model = tiny(6, 9, Kind::Float);
-    let conditioning = model.conditioning();
-    // Three rows of the head are padding: never drawn, but part of the norm.
-    let filter = Filter { temperature: 0.7, top_p: 0.8, ..Filter::plain(6) };
-    let mut generator = Generator::new(model.as_ref(), &conditioning, filter, 2);
-    let requests = (0..40)
-        .map(|i| {
-            let mut stream = Stream::new(5, Domain::Sample, i);
-            let mut order: Vec<u32> = (0..6).collect();
-            stream.shuffle(&mut order);
-            let given = [0, 1, 2, 3, 4, 5, 5][..(i % 7) as usize].to_vec();
-            Request { groups: vec![1; 6 - given.len()], order, given, stream }
-        })
-        .collect();
-    for (i, sample) in generator.generate(requests).unwrap().into_iter().enumerate() {
-        assert!(sample.tokens.iter().all(|&t| t < 6));
-        let batch = Batch::new(&[&sample.tokens], &[&sample.order]).unwrap();
-        let nll = model.nll(&batch, &conditioning);
-        assert_eq!(sample.nll.len(), 6 - i % 7);
-        if !sample.nll.is_empty() {
-            assert!(max_difference(&sample.nll, &nll[i % 7..]) < 2e-5);
-        }
-    }
-}
-
-#[test]
-fn a_sample_does_not_depend_on_its_neighbours() {
-    let model = tiny(6, 9, Kind::Float);
-    let conditioning = model.conditioning();
-    let requests: Vec<Request> = (0..6)
-        .map(|i| Request {
-            order: vec![5, 4, 3, 2, 1, 0],
-            given: vec![1; i as usize],
-            groups: if i % 2 == 0 { vec![1; 6 - i as usize] } else { vec![6 - i as usize] },
-            stream: Stream::new(2, Domain::Sample, i),
-        })
-        .collect();
-    let mut generator = Generator::new(model.as_ref(), &conditioning, Filter::plain(9), 2);
-    let together = generator.generate(requests.clone()).unwrap();
-    for (request, expected) in requests.into_iter().zip(together) {
-        let alone = generator.generate(vec![request]).unwrap().remove(0);
-        assert_eq!(alone.tokens, expected.tokens);
-        assert!(max_difference(&alone.nll, &expected.nll) < 1e-5);
     }
 }

@@ -95,3 +95,13 @@ pub fn noisy_weights(config: &ModelConfig, kind: Kind) -> Weights {
     let _ = flat.g_add_(&Tensor::from_slice(&noise).to_kind(kind));
     weights
 }
+
+/// An AO-GPT of two narrow blocks.
+pub fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> Box<dyn Decoder> {
+    ao_torch::tch::set_num_threads(1); // the tests themselves run in parallel
+    let config = serde_json::json!({
+        "arch": "ao-gpt", "block_size": block_size, "vocab_size": vocab_size,
+        "n_layer": 2, "n_head": 2, "n_embd": 16, "cond_dim": 8
+    });
+    tiny_decoder(&config, kind)
+}

@@ -38,6 +38,14 @@ impl Cache {
         (k.shallow_clone(), v.shallow_clone())
     }
 
+    /// Copies slot `from` of sequence `r` to slot `to`, in all layers.
+    pub(super) fn move_slot(&mut self, r: usize, from: usize, to: usize) {
+        for kept in self.layers.iter().flatten() {
+            let own = kept.select(0, r as i64); // (H, slots, hs)
+            own.select(1, to as i64).copy_(&own.select(1, from as i64));
+        }
+    }
+
     /// A pass of `counts[r]` rows of sequence r into the slots from `starts[r]` on; the first
     /// `causal[r]` of them see the slots up to their own, the others the slots before the last
     /// causal row, and themselves.

@@ -1,5 +1,5 @@
-//! The decoding loop: a pass of the trunk for each group of positions, the head on their rows, and
-//! a draw for each row.
+//! The decoding loop over groups of positions: a pass of the trunk for each group, the head on its
+//! rows, and a draw for each row; and what the other ways to decode share with it.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use ao_core::rng::Stream;
 use ao_core::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
-use super::filter::{Draw, Filter, Sampler};
+use super::filter::Filter;
+use super::law::{Draw, Sampler};
 use super::session::{Line, Session};
 use crate::kernels::parts;
 use crate::model::{Conditioning, Decoder, slice};
@@ -39,6 +40,9 @@ pub struct Sample {
     pub tokens: Vec<u32>,
     /// −ln of the unfiltered model's probability of each drawn token, nats, in generation order.
     pub nll: Vec<f64>,
+    /// The likeliest tokens of each drawn position in generation order, with ln of their
+    /// probability under the unfiltered model; empty unless asked for.
+    pub candidates: Vec<Vec<(u32, f64)>>,
     /// Passes that its tokens took.
     pub steps: usize,
 }
@@ -54,17 +58,42 @@ pub struct Shares {
     pub sampling: Duration,
 }
 
+/// What was done so far, for all samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Rows that went through the blocks, padding not counted.
+    pub rows_forwarded: u64,
+    /// Passes through the blocks, each over a batch.
+    pub passes: u64,
+    /// Tokens that were drafted and put to the test.
+    pub drafted: u64,
+    /// Of these, tokens that stayed.
+    pub accepted: u64,
+}
+
 /// Draws samples from a model.
 pub struct Generator<'a> {
     model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
-    filter: Filter,
+    pub(super) filter: Filter,
     threads: usize,
+    candidates: usize,
     samplers: Vec<Sampler>,
-    /// Rows forwarded by all samples so far.
-    pub rows_forwarded: u64,
+    /// What was done so far.
+    pub tally: Tally,
     /// Where the time went so far.
     pub shares: Shares,
+}
+
+/// A batch of samples in the making.
+pub(super) struct Making<'a> {
+    pub session: Session<'a>,
+    /// Each sample's own draws.
+    pub streams: Vec<Stream>,
+    /// What was drawn, in generation order.
+    pub drawn: Vec<Vec<Draw>>,
+    /// Passes that each sample took part in.
+    pub steps: Vec<usize>,
 }
 
 impl<'a> Generator<'a> {
@@ -77,94 +106,161 @@ impl<'a> Generator<'a> {
         threads: usize,
     ) -> Generator<'a> {
         let samplers = (0..threads.max(1)).map(|_| Sampler::default()).collect();
-        let (rows_forwarded, shares) = (0, Shares::default());
-        Generator { model, conditioning, filter, threads, samplers, rows_forwarded, shares }
+        let (tally, shares) = (Tally::default(), Shares::default());
+        Generator { model, conditioning, filter, threads, candidates: 0, samplers, tally, shares }
+    }
+
+    /// Lists the `count` likeliest tokens of every drawn position.
+    pub fn with_candidates(mut self, count: usize) -> Generator<'a> {
+        self.candidates = count;
+        self
     }
 
     /// Draws a batch of samples, step by step together. Each is what it would be alone.
     ///
     /// # Errors
     /// [`Error::NonFinite`] when the model's logits are not finite.
-    pub fn generate(&mut self, requests: Vec<Request>) -> Result<Vec<Sample>> {
-        let steps = requests.iter().map(|r| r.groups.len()).max().unwrap_or(0);
-        let mut streams: Vec<Stream> = requests.iter().map(|r| r.stream.clone()).collect();
-        let groups: Vec<Vec<usize>> = requests.iter().map(|r| r.groups.clone()).collect();
-        let mut nll = vec![Vec::new(); requests.len()];
-        let lines = requests.into_iter().map(|r| Line::new(r.order, r.given)).collect();
-        let mut session = Session::new(self.model, self.conditioning, lines);
+    pub fn generate(&mut self, mut requests: Vec<Request>) -> Result<Vec<Sample>> {
+        let groups: Vec<Vec<usize>> =
+            requests.iter_mut().map(|r| std::mem::take(&mut r.groups)).collect();
+        let steps = groups.iter().map(Vec::len).max().unwrap_or(0);
+        let mut making = self.start(requests);
         for step in 0..steps {
             let sizes: Vec<usize> =
                 groups.iter().map(|g| g.get(step).copied().unwrap_or(0)).collect();
-            let started = Instant::now();
-            let hidden = session.advance(&sizes)?;
-            self.shares.trunk += started.elapsed();
-            let owners: Vec<usize> =
-                sizes.iter().enumerate().flat_map(|(r, &n)| std::iter::repeat_n(r, n)).collect();
-            let uniforms: Vec<f64> = owners.iter().map(|&r| streams[r].uniform()).collect();
-            let draws = self.draw(&session.lines, &hidden, &owners, &uniforms)?;
-            for (draw, &r) in draws.iter().zip(&owners) {
-                session.lines[r].tokens.push(draw.token);
-                nll[r].push(draw.nll);
+            let hidden = self.trunk(|| making.session.advance(&sizes))?;
+            self.draw_rows(&mut making, &hidden, &sizes)?;
+            for (steps, size) in making.steps.iter_mut().zip(sizes) {
+                *steps += usize::from(size > 0);
             }
         }
-        self.rows_forwarded += session.rows_forwarded;
-        let finished = session.lines.into_iter().zip(nll).zip(groups);
-        Ok(finished
-            .map(|((line, nll), groups)| Sample {
-                tokens: text_order(&line.order, &line.tokens),
-                order: line.order,
-                nll,
-                steps: groups.len(),
-            })
-            .collect())
+        Ok(self.finish(making))
     }
 
-    /// A draw for each hidden row (N, C); row i belongs to sequence `owners[i]`.
-    fn draw(
+    /// A batch of which nothing is drawn yet.
+    pub(super) fn start(&self, requests: Vec<Request>) -> Making<'a> {
+        let streams = requests.iter().map(|r| r.stream.clone()).collect();
+        let (drawn, steps) = (vec![Vec::new(); requests.len()], vec![0; requests.len()]);
+        let lines = requests.into_iter().map(|r| Line::new(r.order, r.given)).collect();
+        let session = Session::new(self.model, self.conditioning, lines);
+        Making { session, streams, drawn, steps }
+    }
+
+    /// The samples of a batch whose every position has its token.
+    pub(super) fn finish(&mut self, making: Making) -> Vec<Sample> {
+        self.tally.rows_forwarded += making.session.rows_forwarded;
+        let finished = making.session.lines.into_iter().zip(making.drawn).zip(making.steps);
+        finished
+            .map(|((line, drawn), steps)| Sample {
+                tokens: text_order(&line.order, &line.tokens),
+                order: line.order,
+                nll: drawn.iter().map(|d| d.nll).collect(),
+                candidates: match self.candidates {
+                    0 => Vec::new(),
+                    _ => drawn.into_iter().map(|d| d.candidates).collect(),
+                },
+                steps,
+            })
+            .collect()
+    }
+
+    /// A pass through the blocks, timed.
+    pub(super) fn trunk<T>(&mut self, pass: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let result = pass();
+        self.shares.trunk += started.elapsed();
+        self.tally.passes += 1;
+        result
+    }
+
+    /// Draws the next `sizes[r]` tokens of each sequence from hidden rows (Σ sizes, C), one uniform
+    /// each, none of them told of the others.
+    pub(super) fn draw_rows(
         &mut self,
-        lines: &[Line],
+        making: &mut Making,
         hidden: &Tensor,
-        owners: &[usize],
-        uniforms: &[f64],
-    ) -> Result<Vec<Draw>> {
+        sizes: &[usize],
+    ) -> Result<()> {
+        let owners: Vec<usize> =
+            sizes.iter().enumerate().flat_map(|(r, &n)| std::iter::repeat_n(r, n)).collect();
+        let uniforms: Vec<f64> = owners.iter().map(|&r| making.streams[r].uniform()).collect();
+        let (filter, count) = (self.filter.clone(), self.candidates);
+        let lines = &making.session.lines;
+        let draws = self.each_row(hidden, &|i, logits, sampler| {
+            let draw = sampler.draw(&filter, logits, &lines[owners[i]].tokens, uniforms[i])?;
+            Ok(sampler.with_candidates(draw, &filter, logits, count))
+        })?;
+        for (draw, r) in draws.into_iter().zip(owners) {
+            making.push(r, draw);
+        }
+        Ok(())
+    }
+
+    /// How many likeliest tokens a record lists.
+    pub(super) fn candidates(&self) -> usize {
+        self.candidates
+    }
+
+    /// Calls `work` with the number and the logits of each hidden row (N, C), on several threads;
+    /// outcomes in order.
+    pub(super) fn each_row<T: Send>(
+        &mut self,
+        hidden: &Tensor,
+        work: &(impl Fn(usize, &[f32], &mut Sampler) -> Result<T> + Sync),
+    ) -> Result<Vec<T>> {
+        let count = hidden.size()[0] as usize;
         let vocab = self.model.head().vocab_size();
         let most = (LOGIT_BYTES / (4 * vocab)).max(1);
-        let mut draws = Vec::with_capacity(owners.len());
-        for (chunk, (owners, uniforms)) in
-            owners.chunks(most).zip(uniforms.chunks(most)).enumerate()
-        {
+        let mut outcomes = Vec::with_capacity(count);
+        for start in (0..count).step_by(most) {
+            let rows = most.min(count - start);
             let started = Instant::now();
-            let rows = hidden.narrow(0, (chunk * most) as i64, owners.len() as i64);
-            let logits = tch::no_grad(|| {
-                self.model
-                    .head()
-                    .logits(&rows)
-                    .to_kind(Kind::Float)
-                    .to_device(Device::Cpu)
-                    .contiguous()
-            });
-            let between = Instant::now();
-            self.shares.head += between - started;
-            // SAFETY: contiguous and f32 by the line above.
+            let logits = self.logits(&hidden.narrow(0, start as i64, rows as i64));
+            self.shares.head += started.elapsed();
+            // SAFETY: contiguous and f32 by `logits`.
             let values = unsafe { slice::<f32>(&logits) };
-            let threads = if values.len() < THREADED { 1 } else { self.threads };
-            let filter = &self.filter;
-            let work = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
-                range
-                    .map(|i| {
-                        let row = &values[i * vocab..(i + 1) * vocab];
-                        let seen = &lines[owners[i]].tokens;
-                        sampler.draw(filter, row, seen, uniforms[i])
-                    })
-                    .collect::<Result<Vec<Draw>>>()
-            };
-            let done = share(owners.len(), threads, &mut self.samplers, &work);
-            for part in done {
-                draws.extend(part?);
-            }
-            self.shares.sampling += between.elapsed();
+            outcomes.extend(self.each_of(rows, vocab, &|i, sampler| {
+                work(start + i, &values[i * vocab..(i + 1) * vocab], sampler)
+            })?);
         }
-        Ok(draws)
+        Ok(outcomes)
+    }
+
+    /// Calls `work` for `count` rows of `width` logits each, on several threads where it pays;
+    /// outcomes in order.
+    pub(super) fn each_of<T: Send>(
+        &mut self,
+        count: usize,
+        width: usize,
+        work: &(impl Fn(usize, &mut Sampler) -> Result<T> + Sync),
+    ) -> Result<Vec<T>> {
+        let started = Instant::now();
+        let threads = if count * width < THREADED { 1 } else { self.threads };
+        let part = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
+            range.map(|i| work(i, sampler)).collect::<Result<Vec<T>>>()
+        };
+        let mut outcomes = Vec::with_capacity(count);
+        for done in share(count, threads, &mut self.samplers, &part) {
+            outcomes.extend(done?);
+        }
+        self.shares.sampling += started.elapsed();
+        Ok(outcomes)
+    }
+
+    /// Logits of hidden rows (N, C): f32 (N, V), contiguous, on the CPU.
+    fn logits(&self, hidden: &Tensor) -> Tensor {
+        tch::no_grad(|| {
+            let logits = self.model.head().logits(hidden);
+            logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous()
+        })
+    }
+}
+
+impl Making<'_> {
+    /// Adds the next token of sequence `r`.
+    pub fn push(&mut self, r: usize, draw: Draw) {
+        self.session.lines[r].tokens.push(draw.token);
+        self.drawn[r].push(draw);
     }
 }
 

@@ -35,7 +35,20 @@ impl Line {
     /// Takes steps back to `count` tokens.
     pub fn truncate(&mut self, count: usize) {
         self.tokens.truncate(count);
-        self.cached = self.cached.min(self.tokens.len() + 1);
+        self.keep_rows(self.tokens.len() + 1);
+    }
+
+    /// Takes the known tokens back to the first `from` and puts `order` behind their positions,
+    /// which it must complete to a permutation.
+    pub fn reorder(&mut self, from: usize, order: &[u32]) {
+        self.tokens.truncate(from);
+        self.order[from..].copy_from_slice(order);
+        self.keep_rows(from); // row `from` was told another position
+    }
+
+    /// Forgets the rows of the cache from `count` on.
+    pub(super) fn keep_rows(&mut self, count: usize) {
+        self.cached = self.cached.min(count);
     }
 }
 
@@ -148,6 +161,15 @@ impl<'a> Session<'a> {
             self.rows_forwarded += counts.iter().map(|&c| c as u64).sum::<u64>();
             Ok(wanted_rows(&hidden, asks, &counts, rows))
         })
+    }
+
+    /// After a pass with copies, puts the keys and values of copy `copy − 1` of sequence `r` in the
+    /// place of its last row, as if that had been told the copy's position; 0 leaves the row.
+    pub fn keep_copy(&mut self, r: usize, copy: usize) {
+        if copy > 0 {
+            let slot = self.lines[r].cached - self.first - 1;
+            self.cache.move_slot(r, slot + copy, slot);
+        }
     }
 
     /// Input rows (B, R, C) and their targets (B, R).

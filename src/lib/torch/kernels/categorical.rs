@@ -78,6 +78,49 @@ fn sums_of(row: &[f32], max: f32, scale: f64, out: &mut Vec<f64>) {
     }
 }
 
+/// Adds exp((x − max)·scale)·factor of each entry to `out`.
+#[inline(always)]
+fn add_weights_of(row: &[f32], max: f32, scale: f64, factor: f64, out: &mut [f64]) {
+    for (out, &x) in out.iter_mut().zip(row) {
+        *out += exp((f64::from(x) - f64::from(max)) * scale) * factor;
+    }
+}
+
+/// Σ e and Σ e·(x − max) with e = exp(x − max).
+#[inline(always)]
+fn moments_of(row: &[f32], max: f32) -> (f64, f64) {
+    let (mut sums, mut dots) = ([0f64; 8], [0f64; 8]);
+    let chunks = row.chunks_exact(8);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for i in 0..8 {
+            let x = f64::from(chunk[i]) - f64::from(max);
+            let e = exp(x);
+            sums[i] += e;
+            // exp is 0 where x is −∞, and their product is to be 0 too.
+            dots[i] += if e > 0.0 { e * x } else { 0.0 };
+        }
+    }
+    let (mut sum, mut dot) = (sums.iter().sum::<f64>(), dots.iter().sum::<f64>());
+    for &x in rest {
+        let x = f64::from(x) - f64::from(max);
+        let e = exp(x);
+        sum += e;
+        dot += if e > 0.0 { e * x } else { 0.0 };
+    }
+    (sum, dot)
+}
+
+dispatch!(
+    /// Adds exp((logit − max)·scale)·factor of each entry of a row to `out`.
+    pub fn add_weights = add_weights_of(
+        row: &[f32], max: f32, scale: f64, factor: f64, out: &mut [f64]
+    ) -> ()
+);
+dispatch!(
+    /// Σ e and Σ e·(logit − max) of a row, with e = exp(logit − max): what an entropy needs.
+    pub fn moments = moments_of(row: &[f32], max: f32) -> (f64, f64)
+);
 dispatch!(
     /// The largest logit of a row, and whether any is NaN or +∞.
     pub fn row_max = max_of(row: &[f32]) -> (f32, bool)
@@ -112,6 +155,24 @@ mod tests {
         assert_eq!(sums.len(), 4);
         let plain: f64 = row.iter().map(|&x| (f64::from(x - max) * 0.5).exp()).sum();
         assert!((sums.iter().sum::<f64>() / plain - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn weights_and_moments_are_those_of_plain_loops() {
+        let row: Vec<f32> = (0..1003).map(|i| ((i * 37) % 101) as f32 / 7.0).collect();
+        let (max, _) = row_max(&row);
+        let mut out = vec![1.0; row.len()];
+        add_weights(&row, max, 0.5, -2.0, &mut out);
+        let (sum, dot) = moments(&row, max);
+        let (mut plain_sum, mut plain_dot) = (0.0, 0.0);
+        for (&x, &out) in row.iter().zip(&out) {
+            let x = f64::from(x) - f64::from(max);
+            assert!((out - (1.0 - 2.0 * (x * 0.5).exp())).abs() < 1e-12);
+            plain_sum += x.exp();
+            plain_dot += x * x.exp();
+        }
+        assert!((sum / plain_sum - 1.0).abs() < 1e-12 && (dot / plain_dot - 1.0).abs() < 1e-12);
+        assert_eq!(moments(&[0.0, f32::NEG_INFINITY], 0.0), (1.0, 0.0));
     }
 
     #[test]
