@@ -2,14 +2,17 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ao_core::format::checkpoint::CheckpointFile;
+use ao_torch::model::Weights;
+use ao_torch::tch::no_grad;
 use common::train::{
-    flags, initial_weights, limit, refuse, run, steps, succeed, text, tool, trace,
+    checkpoint_bytes, flags, initial_weights, limit, refuse, run, shards, steps, succeed, text,
+    tool, trace,
 };
-use common::{floats, golden, max_difference};
+use common::{floats, golden, golden_config, max_difference};
 
 fn worst(run: &Path, file: &str, reference: &str) -> f64 {
     let ours = CheckpointFile::open(&run.join("checkpoints/step-00000024").join(file)).unwrap();
@@ -73,6 +76,78 @@ fn a_loss_that_is_not_finite_stops_before_anything_is_written() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains("step ") && stderr.contains("--skip-nonfinite"), "{stderr}");
     assert!(!out.join("latest").exists());
+}
+
+/// Weights under which a token cannot be predicted: its logit is −∞, as a weight of −3·10³⁸ meets a
+/// hidden value that adaLN holds near 20. Where it is a target, the loss is not finite.
+fn weights_that_cannot_say(token: i64, dir: &Path) -> PathBuf {
+    let source = initial_weights(dir);
+    let file = CheckpointFile::open(&source).unwrap();
+    let (config, _) = golden_config("train-trace");
+    let weights = Weights::read(&config, &file, &source).unwrap();
+    no_grad(|| {
+        let _ = weights.get("lm_head.weight").get(token).get(0).fill_(-3e38);
+        let _ = weights.get("transformer.final_layer.adaLN_final.1.bias").get(0).fill_(20.0);
+    });
+    let path = dir.join("poisoned.st");
+    weights.write(&path, &file.ao_metadata().unwrap().unwrap().to_map(), true).unwrap();
+    path
+}
+
+#[test]
+fn updates_that_are_not_finite_are_left_out_as_often_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let init = weights_that_cannot_say(63, dir);
+    // Two sequences a step: the third and the fourth step have the token as a target.
+    let mut rows: Vec<Vec<u32>> =
+        (0..12).map(|i| (0..8).map(|k| (i * 5 + k * 3) % 60).collect()).collect();
+    rows[4][2] = 63;
+    rows[7][6] = 63;
+    let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
+    let shards = shards(dir, &rows, 64);
+    let start = |name: &str, extra: &[&str]| {
+        let out = dir.join(name);
+        let base = ["--init", text(&init), "--shards", text(&shards), "--out", text(&out)];
+        let fixed = ["--no-shuffle", "--batch-size", "2", "--steps", "6", "--lr", "1e-3"];
+        let more = ["--warmup", "0", "--save-every", "1", "--threads", "1", "--quiet"];
+        (run(&tool("ao-train"), &[&base[..], &fixed, &more, extra].concat()), out)
+    };
+    let stopped = |result: &std::process::Output, out: &Path, at: &str, latest: &str| {
+        let stderr = String::from_utf8_lossy(&result.stderr);
+        assert_eq!(result.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        for words in [at, "loss is inf", "--skip-nonfinite", "is whole"] {
+            assert!(stderr.contains(words), "{words}: {stderr}");
+        }
+        let found = std::fs::read_to_string(out.join("latest")).unwrap();
+        assert_eq!(found.trim(), latest);
+    };
+    let (result, broken) = start("none", &[]);
+    stopped(&result, &broken, "step 3:", "step-00000002");
+    assert_eq!(steps(&broken).len(), 2, "a record of the step that failed");
+    let (result, out) = start("one", &["--skip-nonfinite", "1"]);
+    stopped(&result, &out, "step 4:", "step-00000003");
+
+    let (result, whole) = start("two", &["--skip-nonfinite", "2"]);
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    let records = steps(&whole);
+    assert_eq!(records.len(), 6);
+    for record in &records {
+        let left_out = [3, 4].contains(&record["step"].as_u64().unwrap());
+        assert_eq!(record["loss_nats"].is_null(), left_out, "{record}");
+        assert_eq!(record["note"].is_string(), left_out, "{record}");
+    }
+    let state = std::fs::read(whole.join("checkpoints/step-00000006/trainer.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    assert_eq!((&state["step"], &state["updates"]), (&6.into(), &4.into()));
+
+    // The run that stopped goes on so, and is then the same; the count in a row is kept too.
+    let go_on = ["--resume", text(&broken), "--skip-nonfinite", "2"];
+    succeed(&tool("ao-train"), &go_on);
+    assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&broken));
+    let result = run(&tool("ao-train"), &["--resume", text(&out)]);
+    stopped(&result, &out, "step 4:", "step-00000003");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::error::IoContext;
 pub mod atomic;
 pub mod checkpoint;
 mod checkpoint_metadata;
+pub mod events;
 pub mod jsonl;
 pub mod manifest;
 pub mod npy;

@@ -20,6 +20,11 @@ pub struct Head {
     excluded: Option<i64>,
 }
 
+/// Rows of a chunk, where a row takes so many bytes.
+fn chunk_rows(row_bytes: usize, rows: usize) -> usize {
+    (CHUNK_BYTES / row_bytes.max(1)).clamp(1, rows.max(1))
+}
+
 /// Where the head's gradients are added up; views of the gradient buffer.
 pub struct HeadGradients {
     /// (V, C).
@@ -41,6 +46,11 @@ impl Head {
     pub(crate) fn freeze(&mut self) {
         self.weight = cast(&self.weight, self.compute);
         self.bias = self.bias.as_ref().map(|b| cast(b, self.compute));
+    }
+
+    /// Most bytes of logits that exist at a time, for `rows` rows of `vocab` f32.
+    pub fn chunk_bytes(vocab: usize, rows: usize) -> usize {
+        4 * vocab * chunk_rows(4 * vocab, rows)
     }
 
     /// Rows of the head V, padding included.
@@ -143,7 +153,7 @@ impl Head {
         assert_eq!(rows.size()[0], targets.len() as i64, "one target a row");
         assert!(targets.iter().all(|&t| t < vocab as i64), "a target is beyond the vocabulary");
         let bytes = vocab * if self.compute == Kind::Double { 8 } else { 4 };
-        let most = (CHUNK_BYTES / bytes).clamp(1, targets.len().max(1));
+        let most = chunk_rows(bytes, targets.len());
         let options = (self.compute, self.weight.device());
         let mut buffer = Tensor::empty([most as i64, vocab as i64], options);
         for (i, part) in targets.chunks(most).enumerate() {

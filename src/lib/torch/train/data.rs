@@ -158,6 +158,11 @@ impl Sequences {
         Ok(())
     }
 
+    /// Whether the orders come through a pipe, which a resumed run reads again from its start.
+    pub fn orders_are_piped(&self) -> bool {
+        self.orders.is_pipe()
+    }
+
     fn folder_of(&self, index: u64) -> usize {
         if self.folders.len() == 1 {
             return 0;

@@ -3,12 +3,14 @@
 //! The file only grows, a whole line at a time. A resumed run cuts it behind the last record of a
 //! step that its checkpoint has seen.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use ao_core::Result;
 use ao_core::error::IoContext;
+use ao_core::format::events::EventWriter;
 use ao_core::format::jsonl;
 use serde::Serialize;
 use serde_json::Value;
@@ -32,11 +34,53 @@ pub struct StepRecord {
     pub seconds: f64,
     /// Scored targets a second since the record before.
     pub tokens_per_second: f64,
-    /// Share of a measured matmul ceiling; null without one.
+    /// Floating-point operations of all steps so far ([`flops::per_token`] a target).
+    ///
+    /// [`flops::per_token`]: super::flops::per_token
+    pub flops: f64,
+    /// Share of the ceiling of `--peak-tflops`; null without one.
     pub mfu: Option<f64>,
     /// Why a number is null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// What a start of a run did, its last record.
+#[derive(Debug, Clone, Serialize)]
+pub struct SummaryRecord {
+    /// `summary`.
+    pub r#type: &'static str,
+    /// Steps done.
+    pub step: u64,
+    /// `steps`, `max_tokens`, `max_seconds`, `max_flops` or `signal`.
+    pub stopped_by: &'static str,
+    /// Scored targets of all starts.
+    pub tokens: u64,
+    /// Seconds of training of all starts.
+    pub seconds: f64,
+    /// Operations of all starts.
+    pub flops: f64,
+    /// Operations of a scored target.
+    pub flops_per_token: f64,
+    /// Steps of this start, which the rest is about.
+    pub steps_of_start: u64,
+    /// Scored targets a second of training; null without a step.
+    pub tokens_per_second: Option<f64>,
+    /// Share of the ceiling over all these steps; null without a ceiling.
+    pub mfu: Option<f64>,
+    /// The most memory that the process held, on the host; null where the system does not tell.
+    pub peak_memory_bytes: Option<u64>,
+    /// Seconds of each kind of work: `data_seconds` and so on.
+    #[serde(flatten)]
+    pub seconds_of: BTreeMap<String, f64>,
+}
+
+/// The most memory that this process has held so far, in bytes (Linux's VmHWM).
+pub fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 /// One validation.
@@ -68,18 +112,50 @@ pub struct EvalRecord {
 pub struct Metrics {
     file: File,
     path: PathBuf,
+    events: Option<EventWriter>,
+    /// The last step that the file holds a validation of.
+    pub evaluated: Option<u64>,
 }
 
 impl Metrics {
-    /// Starts or continues the file behind the records of `step`.
+    /// Starts or continues the file behind the records of `step`; scalars go to `events` too.
     ///
     /// # Errors
     /// When it cannot be read or written.
-    pub fn open(path: &Path, step: u64) -> Result<Metrics> {
+    pub fn open(path: &Path, step: u64, events: Option<EventWriter>) -> Result<Metrics> {
         let file = jsonl::open_append(path)?;
-        let end = end_of_step(path, step)?;
+        let (end, evaluated) = end_of_step(path, step)?;
         file.set_len(end).writing(path)?;
-        Ok(Metrics { file, path: path.into() })
+        Ok(Metrics { file, path: path.into(), events, evaluated })
+    }
+
+    /// Appends a step's record.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn step(&mut self, record: &StepRecord) -> Result<()> {
+        self.write(record)?;
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let scalars = [
+            ("train/loss_nats", record.loss_nats),
+            ("train/lr", record.lr),
+            ("train/grad_norm", record.grad_norm),
+            ("train/tokens_per_second", record.tokens_per_second),
+            ("train/mfu", record.mfu.unwrap_or(f64::NAN)),
+        ];
+        events.scalars(record.step, &scalars)
+    }
+
+    /// Appends a validation's record.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn evaluation(&mut self, record: &EvalRecord) -> Result<()> {
+        self.write(record)?;
+        self.evaluated = Some(record.step);
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let tag = format!("eval/{}/nll_nats_per_token", record.weights);
+        events.scalars(record.step, &[(&tag, record.nll_nats_per_token)])
     }
 
     /// Appends one record; the system has it when this returns.
@@ -91,22 +167,28 @@ impl Metrics {
     }
 }
 
-/// The offset behind the last line that belongs to steps up to `step`.
-fn end_of_step(path: &Path, step: u64) -> Result<u64> {
+/// The offset behind the last line that belongs to steps up to `step`, and the last step among them
+/// that was validated.
+fn end_of_step(path: &Path, step: u64) -> Result<(u64, Option<u64>)> {
     let mut input = BufReader::new(File::open(path).reading(path)?);
     let mut line = Vec::new();
-    let (mut offset, mut end) = (0, 0);
+    let (mut offset, mut end, mut evaluated) = (0, 0, None);
     loop {
         line.clear();
         let read = input.read_until(b'\n', &mut line).reading(path)?;
         if read == 0 {
-            return Ok(end);
+            return Ok((end, evaluated));
         }
         offset += read as u64;
         let record: Value = serde_json::from_slice(&line).unwrap_or(Value::Null);
         match record.get("step").and_then(Value::as_u64) {
-            Some(s) if s > step => return Ok(end),
-            _ => end = offset,
+            Some(s) if s > step => return Ok((end, evaluated)),
+            at => {
+                end = offset;
+                if record["type"] == "eval" {
+                    evaluated = at;
+                }
+            }
         }
     }
 }
@@ -121,11 +203,18 @@ mod tests {
         let path = dir.path().join("metrics.jsonl");
         let text = "{\"type\":\"run\"}\n{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"ste";
         std::fs::write(&path, text).unwrap();
-        let mut metrics = Metrics::open(&path, 2).unwrap();
+        let mut metrics = Metrics::open(&path, 2, None).unwrap();
         metrics.write(&serde_json::json!({"type": "run"})).unwrap();
         assert_eq!(
             std::fs::read_to_string(&path).unwrap(),
             "{\"type\":\"run\"}\n{\"step\":1}\n{\"step\":2}\n{\"type\":\"run\"}\n"
         );
+    }
+
+    #[test]
+    fn the_peak_of_memory_is_at_least_what_was_just_filled() {
+        let filled = vec![1u8; 64 << 20];
+        assert!(filled.iter().map(|&x| u64::from(x)).sum::<u64>() > 0);
+        assert!(peak_memory().unwrap() >= 64 << 20);
     }
 }

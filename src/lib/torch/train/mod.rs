@@ -4,11 +4,15 @@
 //! orders and the dropout masks are all derived from the seed and from counters, so a run that is
 //! resumed from any checkpoint goes on to the same bits as one that was never stopped.
 
+mod clock;
 mod data;
+mod estimate;
 mod evaluate;
+mod flops;
 mod metrics;
 mod optimizer;
 mod options;
+mod plan;
 mod run_folder;
 mod schedule;
 mod step;

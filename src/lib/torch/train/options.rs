@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use ao_core::cli::{Compute, Quiet, Seed, parse_count};
 use serde::Serialize;
 
+use super::flops::PeakTflops;
+
 /// What is trained, on what, and for how long.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct TrainArgs {
@@ -29,7 +31,8 @@ pub struct TrainArgs {
     /// Throw away what the run folder holds
     #[arg(long)]
     pub force: bool,
-    /// Print what would be run (parameters, memory, tokens per step) and stop
+    /// Print what would be run (parameters, memory, tokens, a least time by one measured matrix
+    /// product), as a record on stdout, and stop
     #[arg(long)]
     pub dry_run: bool,
     /// The size and the length of the run
@@ -80,6 +83,10 @@ pub struct SizeArgs {
     /// Stop, and save, after this many seconds of training
     #[arg(long, value_name = "S")]
     pub max_seconds: Option<f64>,
+    /// Stop, and save, once this many floating-point operations were spent; a token costs
+    /// 6·N + 12·L·C·T, N being the elements of the matrices of attention, MLP and head
+    #[arg(long, value_name = "N")]
+    pub max_flops: Option<f64>,
     /// Take sequences in file order
     #[arg(long)]
     pub no_shuffle: bool,
@@ -143,6 +150,13 @@ pub struct EvalArgs {
 /// What is logged and saved.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct SaveArgs {
+    /// 10¹² operations a second that mfu is a share of: a number, or measure, which multiplies
+    /// matrices of --dtype for half a second at the start
+    #[arg(long, value_name = "X|measure")]
+    pub peak_tflops: Option<PeakTflops>,
+    /// Also write TensorBoard event files into this folder
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     /// Steps between records of metrics.jsonl
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
     pub log_every: u64,

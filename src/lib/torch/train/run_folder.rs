@@ -34,6 +34,9 @@ pub struct TrainerState {
     pub tokens: u64,
     /// Seconds of training so far.
     pub seconds: f64,
+    /// Updates in a row, up to this step, that were left out as not finite.
+    #[serde(default)]
+    pub skipped_in_a_row: u64,
     /// Decays of the averages, as their files are named.
     pub ema: Vec<String>,
 }

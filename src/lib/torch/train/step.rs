@@ -2,6 +2,7 @@
 
 use tch::Tensor;
 
+use super::clock::{Clock, Phase};
 use crate::model::{Batch, CausalAttention, Decoder, HandNames, HeadGradients, Weights};
 
 /// Adds the gradients of `scale · Σ NLL` over a micro-batch to `gradients`; returns the NLL of each
@@ -12,6 +13,7 @@ pub fn accumulate(
     scale: f64,
     dropout: f64,
     gradients: &Weights,
+    clock: &mut Clock,
 ) -> Vec<f64> {
     let given = model.given();
     if batch.length <= given {
@@ -28,6 +30,7 @@ pub fn accumulate(
     let mut attend = CausalAttention { dropout };
     let targets = model.targets(&order);
     let hidden = model.forward(&rows, &targets, &conditioning, &mut attend, dropout);
+    clock.lap(Phase::Forward);
     let head = HeadGradients {
         weight: gradients.get(names.head_weight),
         bias: gradients.find(names.head_bias),
@@ -38,6 +41,7 @@ pub fn accumulate(
         scale,
         &head,
     );
+    clock.lap(Phase::Head);
     (&hidden * hidden_gradient).sum(hidden.kind()).backward();
     if batch.length > 1 {
         tch::no_grad(|| {
@@ -45,6 +49,7 @@ pub fn accumulate(
             let _ = gradients.get(names.token_table).index_add_(0, &held.view([-1]), &rows);
         });
     }
+    clock.lap(Phase::Backward);
     batch.with_given(given, nll)
 }
 

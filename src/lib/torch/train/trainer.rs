@@ -1,31 +1,37 @@
 //! The run: from options to the last checkpoint.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{self, Input, Progress, RunRecord, signals};
+use ao_core::cli::{self, Progress, RunRecord, signals};
 use ao_core::config::ModelConfig;
 use ao_core::ema::EmaDecay;
 use ao_core::error::IoContext;
 use ao_core::format::atomic::AtomicFile;
 use ao_core::format::checkpoint::{CheckpointFile, Kind, Metadata};
-use ao_core::orders::OrderSource;
+use ao_core::format::events::EventWriter;
+use ao_core::format::jsonl;
 use ao_core::{Error, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::data::{Loader, Sequences, StepData, parse_shards};
+use super::clock::{Clock, Phase};
+use super::data::{Loader, StepData};
+use super::estimate::Estimate;
 use super::evaluate::Validation;
-use super::metrics::{Metrics, StepRecord};
-use super::optimizer::{AdamW, Optimizer};
+use super::flops::{self, Ceiling, PeakTflops};
+use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
+use super::optimizer::Optimizer;
 use super::options::TrainArgs;
+use super::plan::Plan;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
 use super::schedule::Schedule;
 use super::step;
 use crate::device::Place;
 use crate::model::{Decoder, HandNames, Weights, decoder};
 
-/// Trains as `args` says.
+/// Trains as `args` says, or with `--dry-run` says what that would be.
 ///
 /// # Errors
 /// Wrong or unusable options and inputs, before anything is written; a full disk; a loss or a
@@ -33,219 +39,30 @@ use crate::model::{Decoder, HandNames, Weights, decoder};
 pub fn run(args: TrainArgs) -> Result<()> {
     let place = Place::start(&args.compute)?;
     let plan = Plan::new(&args, &place)?;
-    plan.announce(&args);
-    if args.dry_run {
-        return Ok(());
+    let estimate = Estimate::of(&args, &plan);
+    let say = |line: &str| {
+        if !args.quiet.quiet {
+            eprintln!("{line}");
+        }
+    };
+    estimate.lines(&args, &plan).iter().for_each(|line| say(line));
+    let peak = args.save.peak_tflops.or(args.dry_run.then_some(PeakTflops::Measure));
+    let ceiling = peak.map(|peak| Ceiling::of(peak, &place));
+    if let Some(ceiling) = &ceiling {
+        say(&format!(
+            "matrix products in {}: {}; a step takes at least {:.3} s, the run {:.0} s",
+            args.compute.dtype,
+            ceiling.describe(),
+            estimate.least_seconds(ceiling),
+            estimate.least_seconds(ceiling) * args.size.steps as f64
+        ));
+    }
+    if let (true, Some(ceiling)) = (args.dry_run, &ceiling) {
+        let line = jsonl::line(&estimate.record(&args, &plan, ceiling))?;
+        return std::io::stdout().write_all(&line).map_err(|e| Error::write("stdout", e));
     }
     signals::finish_on_signal();
-    Trainer::start(args, plan, place)?.train()
-}
-
-/// What will be done: options checked, inputs opened.
-struct Plan {
-    model: ModelConfig,
-    folder: Option<PathBuf>,
-    resumed: Option<(RunFolder, PathBuf, TrainerState)>,
-    sequences: Sequences,
-    orders: String,
-    order_facts: Value,
-    validation: Option<Validation>,
-    schedule: Schedule,
-    optimizer: AdamW,
-    decays: Vec<(String, EmaDecay)>,
-    inputs: Vec<Input>,
-    device: String,
-}
-
-impl Plan {
-    fn new(args: &TrainArgs, place: &Place) -> Result<Plan> {
-        let resumed = args.resume.as_deref().map(RunFolder::resume).transpose()?;
-        let mut inputs = Vec::new();
-        let model = match (&resumed, &args.model, &args.init) {
-            (Some((_, step, _)), _, _) => config_in(&step.join("model.st"))?,
-            (None, Some(path), _) => ModelConfig::load(path)?,
-            (None, None, Some(path)) => config_in(path)?,
-            (None, None, None) => {
-                return Err(Error::usage("--model: give a model config, or weights with --init"));
-            }
-        };
-        if let (None, Some(path)) = (&resumed, &args.init) {
-            inputs.push(Input::of_file(path)?);
-        }
-        let shards = parse_shards(args.shards.as_deref().unwrap_or_default())
-            .map_err(|e| Error::usage(format!("--shards: {e}")))?;
-        let block_size = model.block_size();
-        let spec = model.orders(args.orders.as_deref(), "mix:0.1*l2r+0.9*uniform")?;
-        let orders = OrderSource::open(&spec, block_size, args.seed.seed)?;
-        let order_facts = orders.describe();
-        let mut sequences = Sequences::open(
-            &shards,
-            block_size,
-            orders,
-            args.seed.seed,
-            !args.size.no_shuffle,
-            usize::from(!model.predicts_first()),
-        )?;
-        for shard in &shards {
-            inputs.extend(Input::of_folder(&shard.path).ok());
-        }
-        if sequences.vocab_size() > model.vocab_size() {
-            return Err(Error::usage(format!(
-                "--shards: ids up to {} do not fit the model's vocab_size {}; \
-                 set it to at least {}",
-                sequences.vocab_size() - 1,
-                model.vocab_size(),
-                sequences.vocab_size()
-            )));
-        }
-        if let Some((_, _, state)) = &resumed {
-            sequences.skip(state.sequences)?;
-        }
-        let tokenizer = sequences.datasets().next().and_then(|d| d.manifest().tokenizer_hash());
-        let validation = args
-            .eval
-            .val_shards
-            .as_deref()
-            .map(|path| {
-                Validation::open(
-                    path,
-                    block_size,
-                    args.eval.val_sequences,
-                    args.size.batch_size as usize,
-                    tokenizer,
-                )
-            })
-            .transpose()?;
-        if validation.as_ref().is_some_and(|v| v.vocab_size() > model.vocab_size()) {
-            return Err(Error::usage("--val-shards: its ids do not fit the model's vocab_size"));
-        }
-        Ok(Plan {
-            schedule: schedule(args)?,
-            optimizer: optimizer(args)?,
-            decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
-            folder: args.out.clone(),
-            model,
-            resumed,
-            sequences,
-            orders: spec,
-            order_facts,
-            validation,
-            inputs,
-            device: place.device_name(),
-        })
-    }
-
-    /// Prints everything that defines the run.
-    fn announce(&self, args: &TrainArgs) {
-        if args.quiet.quiet {
-            return;
-        }
-        let c = &self.model;
-        let size = &args.size;
-        let tokens = size.batch_size * size.accumulate * c.block_size() as u64;
-        let parameters = self.model.parameter_count();
-        let copies = 4 + self.decays.len() as u64; // weights, gradients, two moments, averages
-        eprintln!(
-            "{}: {parameters} parameters, {} layers x {}, {} heads, T {}, vocabulary {}",
-            c.arch(),
-            c.n_layer(),
-            c.n_embd(),
-            c.n_head(),
-            c.block_size(),
-            c.vocab_size()
-        );
-        eprintln!(
-            "step: {tokens} tokens = {} sequences x {} x {}; {} steps = {} tokens",
-            size.batch_size,
-            c.block_size(),
-            size.accumulate,
-            size.steps,
-            tokens * size.steps
-        );
-        eprintln!(
-            "orders {}; lr {} -> {}, warm-up {}, decay to step {}; weight decay {}, clip {}, ema {}",
-            self.orders,
-            self.schedule.lr,
-            self.schedule.min_lr,
-            self.schedule.warmup,
-            self.schedule.decay_steps,
-            self.optimizer.weight_decay,
-            self.optimizer.grad_clip,
-            args.optimizer.ema
-        );
-        eprintln!(
-            "device {}, matrix products in {}, {} threads; {:.0} MiB of weights and optimizer",
-            self.device,
-            args.compute.dtype,
-            args.compute.thread_count(),
-            (parameters * 4 * copies) as f64 / f64::from(1 << 20)
-        );
-    }
-}
-
-fn config_in(path: &Path) -> Result<ModelConfig> {
-    let value = CheckpointFile::open(path)?
-        .config()?
-        .ok_or_else(|| Error::input_at(path, "carries no model config; give --model FILE.json"))?;
-    ModelConfig::from_json(&value).map_err(|e| Error::input_at(path, format!("its config: {e}")))
-}
-
-fn schedule(args: &TrainArgs) -> Result<Schedule> {
-    let o = &args.optimizer;
-    let lr = at_least_zero("--lr", o.lr)?;
-    Ok(Schedule {
-        lr,
-        min_lr: at_least_zero("--min-lr", o.min_lr.unwrap_or(lr / 10.0))?,
-        warmup: o.warmup,
-        decay_steps: o.decay_steps.unwrap_or(args.size.steps),
-    })
-}
-
-fn optimizer(args: &TrainArgs) -> Result<AdamW> {
-    let o = &args.optimizer;
-    for (flag, beta) in [("--beta1", o.beta1), ("--beta2", o.beta2)] {
-        if !(0.0..1.0).contains(&beta) {
-            return Err(Error::usage(format!("{flag} {beta}: must be at least 0 and below 1")));
-        }
-    }
-    Ok(AdamW {
-        beta1: o.beta1,
-        beta2: o.beta2,
-        eps: at_least_zero("--eps", o.eps)?,
-        weight_decay: at_least_zero("--weight-decay", o.weight_decay)?,
-        grad_clip: at_least_zero("--grad-clip", o.grad_clip)?,
-    })
-}
-
-fn at_least_zero(flag: &str, value: f64) -> Result<f64> {
-    if value.is_finite() && value >= 0.0 {
-        return Ok(value);
-    }
-    Err(Error::usage(format!("{flag} {value}: must be a finite number, at least 0")))
-}
-
-/// Reads `--ema`: decays as they were written, which name the files.
-fn decays(text: &str, warmup: bool) -> Result<Vec<(String, EmaDecay)>> {
-    if text == "none" {
-        return Ok(Vec::new());
-    }
-    let mut list: Vec<(String, EmaDecay)> = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        match part.parse::<f64>() {
-            Ok(decay) if (0.0..1.0).contains(&decay) => {
-                if list.iter().any(|(_, d)| d.decay == decay) {
-                    return Err(Error::usage(format!("--ema: {part} is named twice")));
-                }
-                list.push((part.into(), EmaDecay { decay, warmup }));
-            }
-            _ => {
-                return Err(Error::usage(format!(
-                    "--ema: '{part}' must be at least 0 and below 1, or none"
-                )));
-            }
-        }
-    }
-    Ok(list)
+    Trainer::start(args, plan, place, ceiling)?.train()
 }
 
 struct Trainer {
@@ -265,11 +82,20 @@ struct Trainer {
     vocab_used: usize,
     state: TrainerState,
     saved: Option<u64>,
-    skipped: u64,
+    ceiling: Option<Ceiling>,
+    flops_per_token: f64,
+    clock: Clock,
+    /// Steps and targets before this start.
+    before: (u64, u64),
 }
 
 impl Trainer {
-    fn start(args: TrainArgs, plan: Plan, place: Place) -> Result<Trainer> {
+    fn start(
+        args: TrainArgs,
+        plan: Plan,
+        place: Place,
+        ceiling: Option<Ceiling>,
+    ) -> Result<Trainer> {
         let weights = match (&plan.resumed, &args.init) {
             (Some((_, step, _)), _) => read_weights(&plan.model, &step.join("model.st"))?,
             (None, Some(path)) => read_weights(&plan.model, path)?,
@@ -309,6 +135,7 @@ impl Trainer {
                     sequences: 0,
                     tokens: 0,
                     seconds: 0.0,
+                    skipped_in_a_row: 0,
                     ema: names.clone(),
                 };
                 if let Some(source) = tokenizer_file.filter(|f| f.is_file()) {
@@ -323,7 +150,12 @@ impl Trainer {
         let pretty = serde_json::to_vec_pretty(&options).unwrap_or_default();
         AtomicFile::write(&folder.file("config.json"), &pretty, true)?;
 
-        let mut metrics = Metrics::open(&folder.file("metrics.jsonl"), state.step)?;
+        let events = match &args.save.tensorboard {
+            Some(into) if state.step > 0 => Some(EventWriter::resume(into, state.step)?),
+            Some(into) => Some(EventWriter::create(into)?),
+            None => None,
+        };
+        let mut metrics = Metrics::open(&folder.file("metrics.jsonl"), state.step, events)?;
         let mut record = RunRecord {
             tool: "ao-train",
             config: options,
@@ -336,6 +168,7 @@ impl Trainer {
         record["parameters"] = json!(plan.model.parameter_count());
         record["orders"] = plan.order_facts;
         record["step"] = json!(state.step);
+        record["peak"] = json!(ceiling);
         metrics.write(&record)?;
 
         let size = &args.size;
@@ -346,6 +179,10 @@ impl Trainer {
             size.accumulate as usize,
         )?;
         Ok(Trainer {
+            before: (state.step, state.tokens),
+            ceiling,
+            flops_per_token: flops::per_token(&plan.model),
+            clock: Clock::start(),
             model: decoder(&plan.model, &weights, place.compute, place.threads)?,
             config: plan.model,
             weights,
@@ -360,7 +197,6 @@ impl Trainer {
             vocab_used,
             state,
             saved,
-            skipped: 0,
             place,
             args,
         })
@@ -370,49 +206,109 @@ impl Trainer {
         let quiet = self.args.quiet.quiet;
         let mut progress = Progress::new("steps", Some(self.args.size.steps), quiet);
         let mut logged = (Instant::now(), self.state.tokens);
-        let mut evaluated = None;
-        while self.state.step < self.args.size.steps && !self.budget_is_spent() {
+        let stopped_by = loop {
+            if let Some(reason) = self.reason_to_stop() {
+                break reason;
+            }
             let started = Instant::now();
+            self.clock.skip(); // records and words
             let data = self.loader.next()?;
+            self.clock.lap(Phase::Data);
             let mut record = self.step(data)?;
             self.state.seconds += started.elapsed().as_secs_f64();
             let step = self.state.step;
-            if step.is_multiple_of(self.args.save.log_every) || step == self.args.size.steps {
+            let ends = signals::interrupted().is_err() || self.reason_to_stop().is_some();
+            if ends || step.is_multiple_of(self.args.save.log_every) {
                 let seconds = logged.0.elapsed().as_secs_f64();
                 record.seconds = self.state.seconds;
                 record.tokens_per_second = (self.state.tokens - logged.1) as f64 / seconds;
-                self.metrics.write(&record)?;
+                record.mfu = self.mfu(record.tokens_per_second);
+                self.metrics.step(&record)?;
                 logged = (Instant::now(), self.state.tokens);
             }
             progress.set(step, &format!("loss {:.4} nats", record.loss_nats));
-            if let Err(signal) = signals::interrupted() {
-                self.save()?;
-                progress.say(&format!("saved step {step} after a signal"));
-                return Err(signal);
+            if signals::interrupted().is_err() {
+                break "signal";
             }
             let every = self.args.eval.eval_every;
             if every > 0 && step.is_multiple_of(every) {
                 self.evaluate(&progress)?;
-                evaluated = Some(step);
                 logged.0 = Instant::now();
             }
             if step.is_multiple_of(self.args.save.save_every) {
                 self.save()?;
                 logged.0 = Instant::now();
             }
-        }
-        if evaluated != Some(self.state.step) {
+        };
+        let signal = signals::interrupted();
+        // A signal leaves no time for a validation.
+        if signal.is_ok() && self.metrics.evaluated != Some(self.state.step) {
             self.evaluate(&progress)?;
         }
         self.save()?;
+        self.summarise(stopped_by, &progress)?;
         progress.finish();
-        Ok(())
+        signal
     }
 
-    fn budget_is_spent(&self) -> bool {
-        let size = &self.args.size;
-        size.max_tokens.is_some_and(|most| self.state.tokens >= most)
-            || size.max_seconds.is_some_and(|most| self.state.seconds >= most)
+    /// Why no further step is to be made.
+    fn reason_to_stop(&self) -> Option<&'static str> {
+        let (size, state) = (&self.args.size, &self.state);
+        let flops = state.tokens as f64 * self.flops_per_token;
+        if state.step >= size.steps {
+            Some("steps")
+        } else if size.max_tokens.is_some_and(|most| state.tokens >= most) {
+            Some("max_tokens")
+        } else if size.max_seconds.is_some_and(|most| state.seconds >= most) {
+            Some("max_seconds")
+        } else if size.max_flops.is_some_and(|most| flops >= most) {
+            Some("max_flops")
+        } else {
+            None
+        }
+    }
+
+    /// The share of the ceiling that so many tokens a second are.
+    fn mfu(&self, tokens_per_second: f64) -> Option<f64> {
+        let ceiling = self.ceiling?.tflops * 1e12;
+        Some(tokens_per_second * self.flops_per_token / ceiling)
+    }
+
+    /// Writes the last record and says it.
+    fn summarise(&mut self, stopped_by: &'static str, progress: &Progress) -> Result<()> {
+        let (clock, state) = (&self.clock, &self.state);
+        let training =
+            [Phase::Data, Phase::Forward, Phase::Head, Phase::Backward, Phase::Optimizer];
+        let seconds: f64 = training.iter().map(|&phase| clock.of(phase)).sum();
+        let steps = state.step - self.before.0;
+        let rate = (state.tokens - self.before.1) as f64 / seconds;
+        let rate = Some(rate).filter(|_| steps > 0);
+        let record = SummaryRecord {
+            r#type: "summary",
+            step: state.step,
+            stopped_by,
+            tokens: state.tokens,
+            seconds: state.seconds,
+            flops: state.tokens as f64 * self.flops_per_token,
+            flops_per_token: self.flops_per_token,
+            steps_of_start: steps,
+            tokens_per_second: rate,
+            mfu: rate.and_then(|rate| self.mfu(rate)),
+            peak_memory_bytes: peak_memory(),
+            seconds_of: clock.all().map(|(name, s)| (format!("{name}_seconds"), s)).collect(),
+        };
+        if let Some(rate) = rate {
+            let shares = clock.all().filter(|&(_, s)| s > 0.0);
+            let shares: Vec<_> = shares.map(|(name, s)| format!("{name} {s:.1} s")).collect();
+            progress.say(&format!(
+                "saved step {} ({stopped_by}): {rate:.0} tokens a second{}, {:.0} MiB at most; {}",
+                state.step,
+                record.mfu.map_or(String::new(), |m| format!(", {:.1} % of the peak", 100.0 * m)),
+                record.peak_memory_bytes.unwrap_or(0) as f64 / f64::from(1 << 20),
+                shares.join(", ")
+            ));
+        }
+        self.metrics.write(&record)
     }
 
     /// One optimizer step. The loss is that of the weights before it.
@@ -425,7 +321,9 @@ impl Trainer {
                 tch::manual_seed(dropout_seed(self.args.seed.seed, self.state.step, i as u64));
             }
             let gradients = self.optimizer.gradients();
-            let nll = step::accumulate(self.model.as_ref(), batch, scale, dropout, gradients);
+            let clock = &mut self.clock;
+            let nll =
+                step::accumulate(self.model.as_ref(), batch, scale, dropout, gradients, clock);
             sum += nll.iter().sum::<f64>();
             self.state.sequences += batch.sequences as u64;
         }
@@ -436,10 +334,10 @@ impl Trainer {
         let mut note = None;
         if loss.is_finite() && norm.is_finite() {
             self.optimizer.step(&self.weights, lr, norm);
-            self.skipped = 0;
+            self.state.skipped_in_a_row = 0;
         } else {
-            self.skipped += 1;
-            if self.skipped > self.args.optimizer.skip_nonfinite {
+            self.state.skipped_in_a_row += 1;
+            if self.state.skipped_in_a_row > self.args.optimizer.skip_nonfinite {
                 return Err(self.nonfinite(number, loss, norm));
             }
             self.optimizer.clear_gradients();
@@ -448,6 +346,7 @@ impl Trainer {
         self.state.step = number;
         self.state.updates = self.optimizer.count;
         self.state.tokens += data.counted as u64;
+        self.clock.lap(Phase::Optimizer);
         Ok(StepRecord {
             r#type: "step",
             step: number,
@@ -457,6 +356,7 @@ impl Trainer {
             tokens: self.state.tokens,
             seconds: 0.0,
             tokens_per_second: 0.0,
+            flops: self.state.tokens as f64 * self.flops_per_token,
             mfu: None,
             note,
         })
@@ -488,8 +388,9 @@ impl Trainer {
                 "step {step}, {name}: any-order NLL {:.4} nats a token",
                 record.nll_nats_per_token
             ));
-            self.metrics.write(&record)?;
+            self.metrics.evaluation(&record)?;
         }
+        self.clock.lap(Phase::Evaluate);
         Ok(())
     }
 
@@ -520,7 +421,9 @@ impl Trainer {
             self.optimizer.write(&folder.join("optimizer.st"), &metadata(Kind::Model, None))
         })?;
         self.saved = Some(self.state.step);
-        self.folder.rotate(self.args.save.keep_last, self.args.save.keep_every)
+        self.folder.rotate(self.args.save.keep_last, self.args.save.keep_every)?;
+        self.clock.lap(Phase::Save);
+        Ok(())
     }
 }
 

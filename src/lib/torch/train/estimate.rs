@@ -1,0 +1,196 @@
+//! What a run is and what it will take, said before it begins.
+
+use ao_core::cli;
+use serde_json::{Value, json};
+
+use super::flops::{self, Ceiling};
+use super::options::TrainArgs;
+use super::plan::Plan;
+use crate::model::Head;
+
+/// Values that autograd keeps for each token, layer and column of width: rows before and after
+/// norms, adaLN's table rows and products, q, k and v, attention, the MLP's two widths of four.
+/// Found by comparing the peak memory of runs with the rest of the estimate.
+const KEPT_A_LAYER: u64 = 40;
+
+/// What a run will take: memory in bytes, work in operations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Estimate {
+    parameters: u64,
+    weights: u64,
+    gradients: u64,
+    moments: u64,
+    averages: u64,
+    activations: u64,
+    logits: u64,
+    tokens_per_step: u64,
+    tokens: u64,
+    flops_per_token: f64,
+}
+
+impl Estimate {
+    /// The estimate for a plan.
+    pub fn of(args: &TrainArgs, plan: &Plan) -> Estimate {
+        let c = &plan.model;
+        let parameters = c.parameter_count();
+        let rows = args.size.batch_size.saturating_mul(c.block_size() as u64);
+        let tokens_per_step = rows.saturating_mul(args.size.accumulate);
+        let width = c.n_layer() as u64 * c.n_embd() as u64;
+        Estimate {
+            parameters,
+            weights: 4 * parameters,
+            gradients: 4 * parameters,
+            moments: 8 * parameters,
+            averages: 4 * parameters * plan.decays.len() as u64,
+            activations: rows.saturating_mul(4 * KEPT_A_LAYER * width),
+            logits: Head::chunk_bytes(c.vocab_size(), rows as usize) as u64,
+            tokens_per_step,
+            tokens: tokens_per_step.saturating_mul(args.size.steps),
+            flops_per_token: flops::per_token(c),
+        }
+    }
+
+    fn total(&self) -> u64 {
+        [self.weights, self.gradients, self.moments, self.averages, self.activations, self.logits]
+            .iter()
+            .fold(0, |sum: u64, &x| sum.saturating_add(x))
+    }
+
+    /// The lines that open a run: everything that defines it.
+    pub fn lines(&self, args: &TrainArgs, plan: &Plan) -> Vec<String> {
+        let (c, size, o) = (&plan.model, &args.size, &args.optimizer);
+        let mut lines = vec![
+            format!(
+                "{}: {} parameters, {} layers x {}, {} heads, T {}, vocabulary {}, dropout {}",
+                c.arch(),
+                self.parameters,
+                c.n_layer(),
+                c.n_embd(),
+                c.n_head(),
+                c.block_size(),
+                c.vocab_size(),
+                c.dropout()
+            ),
+            format!(
+                "step: {} tokens = {} sequences x {} x {}; {} steps = {} tokens, {:.3e} FLOPs",
+                self.tokens_per_step,
+                size.batch_size,
+                c.block_size(),
+                size.accumulate,
+                size.steps,
+                self.tokens,
+                self.tokens as f64 * self.flops_per_token
+            ),
+            format!(
+                "data {}, {} order; orders {}; seed {}",
+                args.shards.as_deref().unwrap_or("-"),
+                if size.no_shuffle { "file" } else { "shuffled" },
+                plan.orders,
+                args.seed.seed
+            ),
+            format!(
+                "lr {} -> {}, warm-up {}, decay to step {}; AdamW {} {} {:e}, weight decay {}, \
+                 clip {}",
+                plan.schedule.lr,
+                plan.schedule.min_lr,
+                plan.schedule.warmup,
+                plan.schedule.decay_steps,
+                plan.optimizer.beta1,
+                plan.optimizer.beta2,
+                plan.optimizer.eps,
+                plan.optimizer.weight_decay,
+                plan.optimizer.grad_clip
+            ),
+            format!(
+                "ema {}{}; saved every {} steps, the last {} kept{}; {}",
+                o.ema,
+                if o.no_ema_warmup { " without warm-up" } else { "" },
+                args.save.save_every,
+                args.save.keep_last,
+                match args.save.keep_every {
+                    0 => String::new(),
+                    n => format!(" and every {n}th"),
+                },
+                match &args.eval.val_shards {
+                    Some(path) => format!(
+                        "validated on {} every {} steps",
+                        path.display(),
+                        args.eval.eval_every
+                    ),
+                    None => "no validation".into(),
+                }
+            ),
+            format!(
+                "device {}, matrix products in {}, {} threads; {}",
+                plan.device,
+                args.compute.dtype,
+                args.compute.thread_count(),
+                self.memory_line()
+            ),
+        ];
+        match (&plan.resumed, &args.init) {
+            (Some((_, folder, state)), _) => {
+                lines.push(format!("goes on from step {}: {}", state.step, folder.display()));
+                if plan.sequences.orders_are_piped() {
+                    lines.push(format!(
+                        "orders: pipe the same rows again from their start; {} are passed over",
+                        state.sequences
+                    ));
+                }
+            }
+            (None, Some(path)) => lines.push(format!("starts from {}", path.display())),
+            (None, None) => {}
+        }
+        lines
+    }
+
+    fn memory_line(&self) -> String {
+        format!(
+            "memory about {} MiB: weights {}, gradients {}, moments {}, averages {}, \
+             activations {}, logits {}",
+            mib(self.total()),
+            mib(self.weights),
+            mib(self.gradients),
+            mib(self.moments),
+            mib(self.averages),
+            mib(self.activations),
+            mib(self.logits)
+        )
+    }
+
+    /// Seconds of a step at the ceiling: it cannot take less.
+    pub fn least_seconds(&self, ceiling: &Ceiling) -> f64 {
+        self.tokens_per_step as f64 * self.flops_per_token / (ceiling.tflops * 1e12)
+    }
+
+    /// The record of a dry run.
+    pub fn record(&self, args: &TrainArgs, plan: &Plan, ceiling: &Ceiling) -> Value {
+        let seconds = self.least_seconds(ceiling);
+        json!({
+            "type": "plan",
+            "tool": "ao-train",
+            "version": cli::VERSION,
+            "model": plan.model.to_json(),
+            "parameters": self.parameters,
+            "weights_bytes": self.weights,
+            "gradients_bytes": self.gradients,
+            "moments_bytes": self.moments,
+            "averages_bytes": self.averages,
+            "activations_bytes": self.activations,
+            "logits_bytes": self.logits,
+            "memory_bytes": self.total(),
+            "steps": args.size.steps,
+            "tokens_per_step": self.tokens_per_step,
+            "tokens": self.tokens,
+            "flops_per_token": self.flops_per_token,
+            "flops": self.tokens as f64 * self.flops_per_token,
+            "peak": ceiling,
+            "least_seconds_per_step": seconds,
+            "least_seconds": seconds * args.size.steps as f64,
+        })
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / f64::from(1 << 20))
+}

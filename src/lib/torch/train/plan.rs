@@ -1,0 +1,204 @@
+//! What a run will do: options checked, inputs opened, before anything is written.
+
+use std::path::{Path, PathBuf};
+
+use ao_core::cli::Input;
+use ao_core::config::ModelConfig;
+use ao_core::ema::EmaDecay;
+use ao_core::format::checkpoint::CheckpointFile;
+use ao_core::format::events::EventWriter;
+use ao_core::orders::OrderSource;
+use ao_core::{Error, Result};
+use serde_json::Value;
+
+use super::data::{Sequences, parse_shards};
+use super::evaluate::Validation;
+use super::optimizer::AdamW;
+use super::options::TrainArgs;
+use super::run_folder::{RunFolder, TrainerState};
+use super::schedule::Schedule;
+use crate::device::Place;
+
+/// What will be done: options checked, inputs opened.
+pub struct Plan {
+    /// Architecture and sizes.
+    pub model: ModelConfig,
+    /// The new run's folder.
+    pub folder: Option<PathBuf>,
+    /// The run that goes on, its step folder, and where it stands.
+    pub resumed: Option<(RunFolder, PathBuf, TrainerState)>,
+    /// The training data, where it goes on.
+    pub sequences: Sequences,
+    /// The orders as named.
+    pub orders: String,
+    /// The orders, for the run record.
+    pub order_facts: Value,
+    /// The validation set.
+    pub validation: Option<Validation>,
+    /// The learning rate.
+    pub schedule: Schedule,
+    /// The optimizer's settings.
+    pub optimizer: AdamW,
+    /// The averages, by decay as written.
+    pub decays: Vec<(String, EmaDecay)>,
+    /// Hashes of the inputs.
+    pub inputs: Vec<Input>,
+    /// The device's name.
+    pub device: String,
+}
+
+impl Plan {
+    /// Checks the options and opens the inputs.
+    ///
+    /// # Errors
+    /// Options out of range, and inputs that are missing or do not fit the model.
+    pub fn new(args: &TrainArgs, place: &Place) -> Result<Plan> {
+        let resumed = args.resume.as_deref().map(RunFolder::resume).transpose()?;
+        let mut inputs = Vec::new();
+        let model = match (&resumed, &args.model, &args.init) {
+            (Some((_, step, _)), _, _) => config_in(&step.join("model.st"))?,
+            (None, Some(path), _) => ModelConfig::load(path)?,
+            (None, None, Some(path)) => config_in(path)?,
+            (None, None, None) => {
+                return Err(Error::usage("--model: give a model config, or weights with --init"));
+            }
+        };
+        if let (None, Some(path)) = (&resumed, &args.init) {
+            inputs.push(Input::of_file(path)?);
+        }
+        let shards = parse_shards(args.shards.as_deref().unwrap_or_default())
+            .map_err(|e| Error::usage(format!("--shards: {e}")))?;
+        let block_size = model.block_size();
+        let spec = model.orders(args.orders.as_deref(), "mix:0.1*l2r+0.9*uniform")?;
+        let orders = OrderSource::open(&spec, block_size, args.seed.seed)?;
+        let order_facts = orders.describe();
+        let mut sequences = Sequences::open(
+            &shards,
+            block_size,
+            orders,
+            args.seed.seed,
+            !args.size.no_shuffle,
+            usize::from(!model.predicts_first()),
+        )?;
+        for shard in &shards {
+            inputs.extend(Input::of_folder(&shard.path).ok());
+        }
+        if sequences.vocab_size() > model.vocab_size() {
+            return Err(Error::usage(format!(
+                "--shards: ids up to {} do not fit the model's vocab_size {}; \
+                 set it to at least {}",
+                sequences.vocab_size() - 1,
+                model.vocab_size(),
+                sequences.vocab_size()
+            )));
+        }
+        if let Some((_, _, state)) = &resumed {
+            sequences.skip(state.sequences)?;
+        }
+        let tokenizer = sequences.datasets().next().and_then(|d| d.manifest().tokenizer_hash());
+        let validation = args
+            .eval
+            .val_shards
+            .as_deref()
+            .map(|path| {
+                Validation::open(
+                    path,
+                    block_size,
+                    args.eval.val_sequences,
+                    args.size.batch_size as usize,
+                    tokenizer,
+                )
+            })
+            .transpose()?;
+        if validation.as_ref().is_some_and(|v| v.vocab_size() > model.vocab_size()) {
+            return Err(Error::usage("--val-shards: its ids do not fit the model's vocab_size"));
+        }
+        for (flag, most) in
+            [("--max-seconds", args.size.max_seconds), ("--max-flops", args.size.max_flops)]
+        {
+            at_least_zero(flag, most.unwrap_or(0.0))?;
+        }
+        if let (None, Some(folder)) = (&resumed, &args.save.tensorboard) {
+            EventWriter::refuse_used(folder, args.force)?;
+        }
+        Ok(Plan {
+            schedule: schedule(args)?,
+            optimizer: optimizer(args)?,
+            decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
+            folder: args.out.clone(),
+            model,
+            resumed,
+            sequences,
+            orders: spec,
+            order_facts,
+            validation,
+            inputs,
+            device: place.device_name(),
+        })
+    }
+}
+
+fn config_in(path: &Path) -> Result<ModelConfig> {
+    let value = CheckpointFile::open(path)?
+        .config()?
+        .ok_or_else(|| Error::input_at(path, "carries no model config; give --model FILE.json"))?;
+    ModelConfig::from_json(&value).map_err(|e| Error::input_at(path, format!("its config: {e}")))
+}
+
+fn schedule(args: &TrainArgs) -> Result<Schedule> {
+    let o = &args.optimizer;
+    let lr = at_least_zero("--lr", o.lr)?;
+    Ok(Schedule {
+        lr,
+        min_lr: at_least_zero("--min-lr", o.min_lr.unwrap_or(lr / 10.0))?,
+        warmup: o.warmup,
+        decay_steps: o.decay_steps.unwrap_or(args.size.steps),
+    })
+}
+
+fn optimizer(args: &TrainArgs) -> Result<AdamW> {
+    let o = &args.optimizer;
+    for (flag, beta) in [("--beta1", o.beta1), ("--beta2", o.beta2)] {
+        if !(0.0..1.0).contains(&beta) {
+            return Err(Error::usage(format!("{flag} {beta}: must be at least 0 and below 1")));
+        }
+    }
+    Ok(AdamW {
+        beta1: o.beta1,
+        beta2: o.beta2,
+        eps: at_least_zero("--eps", o.eps)?,
+        weight_decay: at_least_zero("--weight-decay", o.weight_decay)?,
+        grad_clip: at_least_zero("--grad-clip", o.grad_clip)?,
+    })
+}
+
+fn at_least_zero(flag: &str, value: f64) -> Result<f64> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(Error::usage(format!("{flag} {value}: must be a finite number, at least 0")))
+}
+
+/// Reads `--ema`: decays as they were written, which name the files.
+fn decays(text: &str, warmup: bool) -> Result<Vec<(String, EmaDecay)>> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let mut list: Vec<(String, EmaDecay)> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        match part.parse::<f64>() {
+            Ok(decay) if (0.0..1.0).contains(&decay) => {
+                if list.iter().any(|(_, d)| d.decay == decay) {
+                    return Err(Error::usage(format!("--ema: {part} is named twice")));
+                }
+                list.push((part.into(), EmaDecay { decay, warmup }));
+            }
+            _ => {
+                return Err(Error::usage(format!(
+                    "--ema: '{part}' must be at least 0 and below 1, or none"
+                )));
+            }
+        }
+    }
+    Ok(list)
+}
