@@ -8,6 +8,7 @@
 mod compare;
 mod file;
 mod merge;
+pub mod orderings;
 mod record;
 mod resume;
 

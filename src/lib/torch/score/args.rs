@@ -28,6 +28,15 @@ pub struct ScoreArgs {
     /// Orders per sequence; sequence s takes rows s·K to s·K+K−1
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub mc: u32,
+    /// Average the probability of each token over M orderings of its context, the given one first
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ensemble: u32,
+    /// Report ensembles of 1, 2, 4, … M orderings in one run
+    #[arg(long, requires = "ensemble")]
+    pub ensemble_curve: bool,
+    /// With --ensemble: score K random positions of each sequence, which stand for all
+    #[arg(long, value_name = "K", requires = "ensemble", value_parser = clap::value_parser!(u32).range(1..))]
+    pub positions: Option<u32>,
     /// Go on until this standard error, nats per token, is reached (--target-by says of what)
     #[arg(long, value_name = "X", value_parser = parse_error)]
     pub target_se: Option<f64>,

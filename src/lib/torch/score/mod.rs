@@ -8,12 +8,17 @@
 
 mod args;
 mod corpus;
+mod ensemble;
 mod orders;
 mod output;
 mod run;
 mod scorer;
 mod set;
+pub mod strands;
 
 pub use args::{ScoreArgs, TargetBy};
 pub use corpus::{Corpus, Sequence};
+pub use ensemble::Ensemble;
 pub use run::run;
+pub use scorer::Scored;
+pub use set::Work;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ao_core::cli::{Input, RunRecord};
+use ao_core::config::Family;
 use ao_core::orders::OrderSource;
 use ao_core::score::{self, Cost, Estimate, SequenceRecord, Setting, Stopped};
 use ao_core::{Error, Result};
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::args::{ScoreArgs, TargetBy};
 use super::corpus::Corpus;
+use super::ensemble::Ensemble;
 use super::orders::Orders;
 use super::output::{Emitter, Out};
 use super::scorer::{Scored, Scorer, peak_memory_bytes};
@@ -64,6 +66,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
              forward; give --orders a file or a SPEC",
         ));
     }
+    let ensemble = ensemble(args, &loaded)?;
     let run = run_record(args, &place, &loaded, &corpus, &source)?;
     let (mut out, done) = open_output(args, sink, &run)?;
     let Some(done) = done else {
@@ -91,6 +94,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
         conditioning: tch::no_grad(|| model.conditioning()),
         model,
         alone: loaded.alone,
+        ensemble,
         cost: Cost::default(),
     };
     let left = (range.end - range.start).saturating_sub(done.len() as u64);
@@ -116,6 +120,24 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
         ));
     }
     job.finish(stopped, started)
+}
+
+/// How contexts are ordered, where that is more than the given way.
+fn ensemble(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Ensemble>> {
+    let wanted = args.ensemble > 1 || args.ensemble_curve || args.positions.is_some();
+    if wanted && loaded.config.family() != Family::AnyOrder {
+        return Err(Error::usage(format!(
+            "--ensemble {}: {} has one ordering of a context; it takes an any-order decoder",
+            args.ensemble,
+            loaded.config.arch()
+        )));
+    }
+    Ok(wanted.then(|| Ensemble {
+        size: args.ensemble as usize,
+        curve: args.ensemble_curve,
+        positions: args.positions.map(|k| k as usize),
+        seed: args.seed.seed,
+    }))
 }
 
 fn run_record(
@@ -182,12 +204,24 @@ struct Open {
     bytes: Option<u64>,
     estimate: Estimate,
     sums: Vec<f64>,
+    /// Σ over orders, for each size of the ensemble.
+    curve: Option<Vec<f64>>,
+    /// Scored positions, and Σ over orders of the variance that their choice brings.
+    subset: Option<(u64, f64)>,
     nll: Vec<f64>,
 }
 
 impl Open {
     fn add(&mut self, scored: Scored, keep: bool) {
-        self.sums.push(scored.nll.iter().sum());
+        self.sums.push(scored.sum);
+        if let Some(curve) = scored.curve {
+            let sums = self.curve.get_or_insert_with(|| vec![0.0; curve.len()]);
+            sums.iter_mut().zip(curve).for_each(|(sum, x)| *sum += x);
+        }
+        if let Some((count, error)) = scored.subset {
+            let (_, variance) = self.subset.unwrap_or_default();
+            self.subset = Some((count, variance + error * error));
+        }
         if keep {
             self.nll.extend(scored.nll);
         }
@@ -195,8 +229,12 @@ impl Open {
 
     fn record(self, per_token: bool) -> SequenceRecord {
         let index = self.item.sequence.index;
+        let orders = self.sums.len() as f64;
         let mut record =
             SequenceRecord::new(index, self.item.count, self.estimate, self.sums, self.bytes);
+        record.nll_nats_curve = self.curve.map(|c| c.iter().map(|sum| sum / orders).collect());
+        record.positions_scored = self.subset.map(|(count, _)| count);
+        record.std_error_positions_nats = self.subset.map(|(_, v)| v.sqrt() / orders);
         record.token_nll_nats = per_token.then_some(self.nll);
         record
     }
@@ -245,16 +283,26 @@ impl Job<'_> {
         Open {
             nth,
             bytes: self.set.bytes(&item, &work.order),
-            estimate: self.set.orders.estimate(),
+            estimate: self.estimate(),
             item,
             sums: Vec::new(),
+            curve: None,
+            subset: None,
             nll: Vec::new(),
+        }
+    }
+
+    /// What the numbers are.
+    fn estimate(&self) -> Estimate {
+        match self.args.ensemble {
+            1 => self.set.orders.estimate(),
+            _ => Estimate::Ensemble,
         }
     }
 
     /// Scores the batch and emits the sequences whose orders are all scored.
     fn forward(&mut self, batch: &mut Vec<Work>, open: &mut VecDeque<Open>) -> Result<()> {
-        for scored in self.scorer.chain(batch)? {
+        for scored in self.scorer.score(batch)? {
             // What an earlier run has written is scored again only to fill a batch.
             let Some(first) = open.front().map(|o| o.nth) else { continue };
             if let Some(at) = scored.nth.checked_sub(first) {
@@ -299,7 +347,7 @@ impl Job<'_> {
                 break;
             }
         }
-        let estimate = self.set.orders.estimate();
+        let estimate = self.estimate();
         let per_token = self.args.per_token;
         let records = open.into_iter().map(|mut o| {
             o.estimate = estimate;
@@ -310,7 +358,7 @@ impl Job<'_> {
     }
 
     fn round(&mut self, batch: &mut Vec<Work>, open: &mut [Open]) -> Result<()> {
-        for scored in self.scorer.chain(batch)? {
+        for scored in self.scorer.score(batch)? {
             let nth = scored.nth;
             open[nth].add(scored, self.args.per_token);
         }
@@ -318,13 +366,18 @@ impl Job<'_> {
         Ok(())
     }
 
+    fn curve_sizes(&self) -> Option<Vec<u64>> {
+        let ensemble = self.scorer.ensemble.as_ref().filter(|e| e.curve)?;
+        Some(ensemble.sizes().into_iter().map(|m| m as u64).collect())
+    }
+
     fn finish(self, stopped: Option<Stopped>, started: Instant) -> Result<()> {
         let setting = Setting {
             orders_per_sequence: self.mc,
-            ensemble: 1,
+            ensemble: u64::from(self.args.ensemble),
             given_tokens: self.set.given as u64,
-            curve: None,
-            estimate: self.set.orders.estimate(),
+            curve: self.curve_sizes(),
+            estimate: self.estimate(),
             orders: self.set.orders.describe(),
             conditioning: None,
             sequences_left_out: (self.set.left_out > 0).then_some(self.set.left_out),

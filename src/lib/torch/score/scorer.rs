@@ -3,6 +3,7 @@
 use ao_core::Result;
 use ao_core::score::Cost;
 
+use super::ensemble::Ensemble;
 use super::set::Work;
 use crate::model::{Batch, Conditioning, Decoder};
 
@@ -11,6 +12,12 @@ use crate::model::{Batch, Conditioning, Decoder};
 pub struct Scored {
     /// Which of the scored sequences it is of.
     pub nth: usize,
+    /// Its NLL, nats: the sum, or what a random subset says of it.
+    pub sum: f64,
+    /// The same for each size of the ensemble.
+    pub curve: Option<Vec<f64>>,
+    /// Where a random subset was scored: how many tokens, and the standard error of the sum.
+    pub subset: Option<(u64, f64)>,
     /// NLL of the scored tokens, nats, in generation order.
     pub nll: Vec<f64>,
 }
@@ -23,16 +30,29 @@ pub struct Scorer {
     pub conditioning: Conditioning,
     /// Each sequence goes through the model by itself ([`crate::model::Loaded::alone`]).
     pub alone: bool,
+    /// Orderings of each context, where it is not the given one alone.
+    pub ensemble: Option<Ensemble>,
     /// Rows forwarded, padding not counted.
     pub cost: Cost,
 }
 
 impl Scorer {
-    /// Scores a batch of works along their orders.
+    /// Scores a batch of works.
     ///
     /// # Errors
     /// When an order does not fit its tokens.
-    pub fn chain(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
+    pub fn score(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
+        match &self.ensemble {
+            None => self.chain(works),
+            Some(ensemble) => {
+                let (model, cost) = (self.model.as_ref(), &mut self.cost);
+                ensemble.score(model, &self.conditioning, works, self.alone, cost)
+            }
+        }
+    }
+
+    /// Along their orders.
+    fn chain(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
         let mut scored = Vec::with_capacity(works.len());
         for part in works.chunks(if self.alone { 1 } else { works.len().max(1) }) {
             let tokens: Vec<&[u32]> = part.iter().map(|w| w.tokens.as_slice()).collect();
@@ -44,7 +64,8 @@ impl Scorer {
                 let nll = nll[given.min(work.tokens.len())..work.tokens.len()].to_vec();
                 self.cost.rows_forwarded += nll.len() as u64;
                 self.cost.rows_through_head += nll.len() as u64;
-                scored.push(Scored { nth: work.nth, nll });
+                let sum = nll.iter().sum();
+                scored.push(Scored { nth: work.nth, sum, curve: None, subset: None, nll });
             }
         }
         Ok(scored)

@@ -11,12 +11,13 @@ pub struct Work {
     /// Which of the scored sequences it is, from 0; those left out do not count.
     pub nth: usize,
     /// Row of the orders: the sequence's number times K, plus k.
-    #[allow(dead_code)] // the stream of its ensemble
     pub row: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
     /// The order, a permutation of their positions.
     pub order: Vec<u32>,
+    /// Tokens that are scored.
+    pub scored: u64,
 }
 
 /// The scored sequences of a corpus.
@@ -63,7 +64,7 @@ impl Set<'_> {
         let tokens = item.sequence.tokens.clone();
         let order = self.orders.row(item.sequence.index, k, tokens.len())?;
         let row = self.orders.number(item.sequence.index, k);
-        Ok(Work { nth, row, tokens, order })
+        Ok(Work { nth, row, tokens, order, scored: item.count })
     }
 
     /// Bytes of text of the tokens that are scored along `order`.

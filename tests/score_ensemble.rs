@@ -1,0 +1,269 @@
+//! Ensembled scoring: published numbers under given orderings, the published procedure step by step
+//! under drawn ones, and the laws that a mean of probabilities obeys.
+
+mod common;
+
+use std::path::Path;
+
+use ao_core::format::checkpoint::CheckpointFile;
+use ao_core::score::Cost;
+use ao_core::score::orderings::{all_orderings, distinct, mean_probability, orderings};
+use ao_torch::model::{Batch, Decoder, Weights, decoder};
+use ao_torch::score::strands::{Source, Strand, predict};
+use ao_torch::score::{Ensemble, Scored, Work};
+use ao_torch::tch::Kind;
+use common::scoring::{numbers, records, score, tiny, write_model, write_shards};
+use common::{floats, golden, golden_config, integers, max_difference};
+use serde_json::Value;
+
+/// Stated for f32 by the oracle.
+const TOLERANCE: f64 = 2e-5;
+
+fn open(folder: &str) -> Box<dyn Decoder> {
+    let (config, _) = golden_config(folder);
+    let path = golden(folder).join("model.safetensors");
+    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
+    decoder(&config, &weights, Kind::Float, 1).unwrap()
+}
+
+#[test]
+fn given_orderings_give_the_published_ensemble() {
+    for folder in ["ao-gpt", "ao-gpt-short"] {
+        let model = open(folder);
+        let conditioning = model.conditioning();
+        let (_, figures) = golden_config(folder);
+        let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
+        let (shape, tokens) = integers(&cases, "tokens");
+        let (_, orders) = integers(&cases, "orders");
+        let (sizes, ensembles) = integers(&cases, "ensemble_orders");
+        let (_, expected) = floats(&cases, "ensemble_nll");
+        let [b, t, m] = [sizes[0], sizes[1], sizes[2]];
+        assert_eq!((shape[0], shape[1], sizes[3]), (b, t, t));
+        let steps: Vec<usize> = (0..t).collect();
+        let mut strands: Vec<Strand> = (0..b * m)
+            .map(|i| {
+                let (s, line) = (i / m, i % m);
+                let contexts: Vec<Vec<u32>> = (0..t)
+                    .map(|step| ensembles[((s * t + step) * m + line) * t..][..step].to_vec())
+                    .collect();
+                Strand {
+                    tokens: &tokens[s * t..(s + 1) * t],
+                    order: &orders[s * t..(s + 1) * t],
+                    steps: &steps,
+                    source: Source::Given(contexts.into_iter()),
+                }
+            })
+            .collect();
+        let mut cost = Cost::default();
+        let found = predict(model.as_ref(), &conditioning, &mut strands, &mut cost).unwrap();
+        // From (sequence, line, step) to (sequence, step, line).
+        let found: Vec<f64> =
+            (0..b * t * m).map(|i| found[i / (t * m) * m + i % m][i / m % t]).collect();
+        let difference = max_difference(&found, &expected);
+        assert!(difference <= TOLERANCE, "{folder}: differs by {difference}");
+        // Neighbouring prefixes share rows: fewer than each on its own.
+        assert!(cost.rows_forwarded < (b * m * t * (t + 1) / 2) as u64);
+        assert_eq!(cost.rows_through_head, (b * t * m) as u64);
+        for (key, value) in figures["ensemble_ppl"].as_object().unwrap() {
+            let size: usize = key.parse().unwrap();
+            let sum: f64 =
+                found.chunks(m).map(|nll| mean_probability(nll[..size].iter().copied())).sum();
+            let perplexity = (sum / (b * t) as f64).exp();
+            let published = value.as_f64().unwrap();
+            assert!((perplexity / published - 1.0).abs() < TOLERANCE, "{folder}, M {size}");
+        }
+    }
+}
+
+/// NLL of step `step` after the steps of `ordering`, by a full pass: the published procedure.
+fn full_pass(model: &dyn Decoder, work: &Work, ordering: &[u32], step: usize) -> f64 {
+    let mut order: Vec<u32> = ordering.iter().map(|&s| work.order[s as usize]).collect();
+    order.extend(&work.order[ordering.len()..]);
+    let batch = Batch::new(&[&work.tokens], &[&order]).unwrap();
+    model.nll(&batch, &model.conditioning())[step]
+}
+
+fn score_works(model: &dyn Decoder, works: &[Work], ensemble: &Ensemble) -> (Vec<Scored>, Cost) {
+    let mut cost = Cost::default();
+    let conditioning = model.conditioning();
+    let scored = ensemble.score(model, &conditioning, works, false, &mut cost).unwrap();
+    (scored, cost)
+}
+
+/// Sequences of the golden file, some cut short, along their golden orders.
+fn works(folder: &str) -> Vec<Work> {
+    let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let (_, orders) = integers(&cases, "orders");
+    (0..shape[0])
+        .map(|s| {
+            let length = shape[1] - 2 * s;
+            let order = orders[s * shape[1]..(s + 1) * shape[1]].iter().copied();
+            Work {
+                nth: s,
+                row: 10 + s as u64,
+                tokens: tokens[s * shape[1]..][..length].to_vec(),
+                order: order.filter(|&p| (p as usize) < length).collect(),
+                scored: length as u64,
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn drawn_orderings_score_as_one_full_pass_for_each_position_and_ordering_does() {
+    let model = open("ao-gpt");
+    let works = works("ao-gpt");
+    for size in [2, 5, 8] {
+        let ensemble = Ensemble { size, curve: true, positions: None, seed: 3 };
+        let (scored, _) = score_works(model.as_ref(), &works, &ensemble);
+        for (work, scored) in works.iter().zip(&scored) {
+            let mut lines = orderings(3, work.row, size, work.tokens.len());
+            let expected: Vec<f64> = (0..work.tokens.len())
+                .map(|step| {
+                    // A context of at most M orderings takes each of them once.
+                    let chosen: Vec<Vec<u32>> = match distinct(step, size) {
+                        Some(_) => all_orderings(step),
+                        None => lines.iter_mut().map(|l| l.of(step).to_vec()).collect(),
+                    };
+                    let nll: Vec<f64> =
+                        chosen.iter().map(|o| full_pass(model.as_ref(), work, o, step)).collect();
+                    mean_probability(nll.into_iter())
+                })
+                .collect();
+            let difference = max_difference(&scored.nll, &expected);
+            assert!(difference <= TOLERANCE, "M {size}: differs by {difference}");
+            assert!((scored.sum - scored.nll.iter().sum::<f64>()).abs() < 1e-9);
+        }
+    }
+}
+
+#[test]
+fn the_curve_is_what_each_size_gives_alone() {
+    let model = open("ao-gpt-short");
+    let works = works("ao-gpt-short");
+    let run = |size, curve| {
+        let ensemble = Ensemble { size, curve, positions: None, seed: 8 };
+        score_works(model.as_ref(), &works, &ensemble).0
+    };
+    let curve = run(8, true);
+    for (at, size) in [1, 2, 4, 8].into_iter().enumerate() {
+        for (a, b) in curve.iter().zip(run(size, false)) {
+            let difference = (a.curve.as_ref().unwrap()[at] - b.sum).abs();
+            assert!(difference < 1e-4, "M {size}: {difference}");
+        }
+    }
+    // One ordering is the chain itself.
+    let batch = Batch::new(&[&works[0].tokens], &[&works[0].order]).unwrap();
+    let chain: f64 = model.nll(&batch, &model.conditioning()).iter().sum();
+    assert!((curve[0].curve.as_ref().unwrap()[0] - chain).abs() < 1e-4);
+}
+
+#[test]
+fn a_subset_of_positions_is_scored_as_the_whole_scores_them_and_is_unbiased() {
+    let model = open("ao-gpt");
+    let works = works("ao-gpt");
+    let whole = score_works(
+        model.as_ref(),
+        &works[..1],
+        &Ensemble { size: 4, curve: false, positions: None, seed: 1 },
+    )
+    .0
+    .remove(0);
+    let work = &works[0];
+    let mut sums = Vec::new();
+    let mut errors = Vec::new();
+    for row in 0..300 {
+        // Another row has another subset, and other orderings that matter far less here.
+        let work = Work { row, ..work.clone() };
+        let ensemble = Ensemble { size: 1, curve: false, positions: Some(5), seed: 1 };
+        let scored = score_works(model.as_ref(), &[work], &ensemble).0.remove(0);
+        let (count, error) = scored.subset.unwrap();
+        assert_eq!((count, scored.nll.len()), (5, 5));
+        sums.push(scored.sum);
+        errors.push(error * error);
+    }
+    let chain = score_works(
+        model.as_ref(),
+        &works[..1],
+        &Ensemble { size: 1, curve: false, positions: None, seed: 1 },
+    )
+    .0
+    .remove(0)
+    .sum;
+    let n = sums.len() as f64;
+    let mean = sums.iter().sum::<f64>() / n;
+    let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    assert!((mean - chain).abs() < 4.0 * (variance / n).sqrt(), "{mean} {chain}");
+    // The error that each states is right on average.
+    let stated = errors.iter().sum::<f64>() / n;
+    assert!((stated / variance - 1.0).abs() < 0.35, "{stated} {variance}");
+    // All positions: the whole, without an error.
+    let ensemble = Ensemble { size: 4, curve: false, positions: Some(1000), seed: 1 };
+    let all = score_works(model.as_ref(), &works[..1], &ensemble).0.remove(0);
+    assert!((all.sum - whole.sum).abs() < 1e-4);
+    assert_eq!(all.subset, Some((work.tokens.len() as u64, 0.0)));
+}
+
+fn run(folder: &Path, extra: &[&str]) -> Vec<Value> {
+    records(&score(folder, &[&["--ckpt", "m.st", "--shards", "data"][..], extra].concat()))
+}
+
+#[test]
+fn the_ensembles_probabilities_of_all_sequences_sum_to_one() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(3, 4), true);
+    let all: Vec<Vec<u32>> = (0..64u32).map(|n| vec![n / 16, n / 4 % 4, n % 4]).collect();
+    write_shards(dir.path(), 4, &all);
+    // Two orderings are all that contexts of at most two tokens have: nothing is drawn.
+    for orders in ["l2r", "fixed:3"] {
+        let found = run(dir.path(), &["--orders", orders, "--ensemble", "2", "--per-token"]);
+        let sequences: Vec<&Value> = found.iter().filter(|r| r["type"] == "sequence").collect();
+        let sum: f64 = sequences.iter().map(|r| (-r["nll_nats"].as_f64().unwrap()).exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-5, "{orders}: {sum}");
+        assert!(sequences.iter().all(|r| r["estimate"] == "ensemble"));
+        let nll = numbers(&sequences[5]["token_nll_nats"]);
+        assert_eq!(nll.len(), 3);
+        let chain = run(dir.path(), &["--orders", orders, "--per-token"]);
+        let chain = numbers(&chain[6]["token_nll_nats"]);
+        // Contexts of one ordering are the chain's; that of two is not.
+        assert!(max_difference(&nll[..2], &chain[..2]) < 1e-5);
+        assert!((nll[2] - chain[2]).abs() > 1e-4);
+    }
+}
+
+#[test]
+fn an_ensemble_is_scored_alike_whatever_the_batch_and_the_curve_stands_in_the_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(8, 50), true);
+    let documents: Vec<Vec<u32>> =
+        (1..=17).map(|n| (0..n).map(|i| (i * 7 + n) % 50).collect()).collect();
+    write_shards(dir.path(), 50, &documents);
+    let options = ["--ensemble", "4", "--ensemble-curve", "--mc", "2"];
+    let sequences = |records: &[Value]| -> Vec<Value> {
+        records.iter().filter(|r| r["type"] == "sequence").cloned().collect()
+    };
+    let whole = run(dir.path(), &options);
+    for batch in ["1", "5"] {
+        let other = run(dir.path(), &[&options[..], &["--batch-size", batch]].concat());
+        assert_eq!(sequences(&other), sequences(&whole));
+    }
+    let summary = whole.last().unwrap();
+    assert_eq!((&summary["ensemble"], &summary["estimate"]), (&4.into(), &"ensemble".into()));
+    let curve = summary["ensemble_curve"].as_array().unwrap();
+    let sizes: Vec<u64> = curve.iter().map(|p| p["ensemble"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [1, 2, 4]);
+    assert_eq!(curve[2]["nll_nats_per_token"], summary["nll_nats_per_token"]);
+    assert_eq!(curve[2]["std_error"], summary["std_error"]);
+    let chain = run(dir.path(), &["--mc", "2"]);
+    let (a, b) = (&curve[0], chain.last().unwrap());
+    let number = |r: &Value| r["nll_nats_per_token"].as_f64().unwrap();
+    assert!((number(a) - number(b)).abs() < 1e-5);
+    assert_eq!(b["estimate"], "bound");
+
+    let subset = run(dir.path(), &["--ensemble", "4", "--positions", "3"]);
+    let summary = subset.last().unwrap();
+    assert_eq!(summary["token_count"], whole.last().unwrap()["token_count"]);
+    assert!(summary["std_error_positions"].as_f64().unwrap() > 0.0);
+    assert!(sequences(&subset).iter().all(|r| r["positions_scored"].as_u64().unwrap() <= 3));
+}
