@@ -11,6 +11,8 @@
 //! | [`score`] | records of scores; comparing, joining and resuming evaluations |
 //! | [`import`] | published checkpoints, read and turned into this toolkit's |
 //! | [`ema`] | averages of weights, during training and over checkpoints |
+//! | [`objective`] | training objectives, and which family takes which |
+//! | [`masking`] | masks of masked diffusion: noise levels, draws, weights |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
@@ -25,6 +27,8 @@ pub mod ema;
 pub mod error;
 pub mod format;
 pub mod import;
+pub mod masking;
+pub mod objective;
 pub mod orders;
 pub mod report;
 pub mod rng;

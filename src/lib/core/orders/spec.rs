@@ -84,6 +84,21 @@ impl OrderSpec {
     pub fn parse(text: &str) -> Result<OrderSpec> {
         super::grammar::parse(text)
     }
+
+    /// Whether it makes the same row for every sequence, nothing in it being drawn per row.
+    pub fn is_one_order(&self) -> bool {
+        match self {
+            OrderSpec::L2r
+            | OrderSpec::R2l
+            | OrderSpec::Fixed(_)
+            | OrderSpec::FixedFile(_)
+            | OrderSpec::Fractal => true,
+            OrderSpec::Blocks { inner, outer, .. } => {
+                *inner != Inner::Uniform && *outer != Outer::Uniform
+            }
+            OrderSpec::Uniform | OrderSpec::Mix(_) | OrderSpec::Ramp { .. } => false,
+        }
+    }
 }
 
 impl std::str::FromStr for OrderSpec {
@@ -147,6 +162,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_spec_is_one_order_when_nothing_in_it_is_drawn_per_row() {
+        for (spec, one) in [
+            ("l2r", true),
+            ("fixed:3", true),
+            ("fractal", true),
+            ("blocks:4:inner=0,2,3,1:outer=l2r", true),
+            ("blocks:4", false),
+            ("uniform", false),
+            ("mix:0.5*l2r+0.5*r2l", false),
+        ] {
+            assert_eq!(OrderSpec::parse(spec).unwrap().is_one_order(), one, "{spec}");
+        }
+    }
 
     #[test]
     fn specs_of_the_contract_parse_and_print_canonically() {

@@ -2,7 +2,7 @@
 
 use ao_core::Result;
 use ao_core::cli::Input;
-use ao_core::orders::{Inner, OrderSource, OrderSpec, Outer};
+use ao_core::orders::OrderSource;
 use ao_core::score::{Estimate, ONE_ORDER};
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ impl Orders {
     /// `per_sequence` rows of `source` for each sequence.
     pub fn new(source: OrderSource, per_sequence: u64) -> Orders {
         let by_spec = match &source {
-            OrderSource::Spec(stream) => Some(is_one_order(stream.spec())),
+            OrderSource::Spec(stream) => Some(stream.spec().is_one_order()),
             _ => None,
         };
         Orders { source, per_sequence, by_spec, widest: Vec::new(), alike: true }
@@ -98,39 +98,4 @@ impl Orders {
 /// The entries below `length`, in their order.
 fn restricted(row: &[u32], length: usize) -> impl Iterator<Item = u32> + '_ {
     row.iter().copied().filter(move |&p| (p as usize) < length)
-}
-
-/// Whether a SPEC makes the same row for every sequence.
-fn is_one_order(spec: &OrderSpec) -> bool {
-    match spec {
-        OrderSpec::L2r
-        | OrderSpec::R2l
-        | OrderSpec::Fixed(_)
-        | OrderSpec::FixedFile(_)
-        | OrderSpec::Fractal => true,
-        OrderSpec::Blocks { inner, outer, .. } => {
-            *inner != Inner::Uniform && *outer != Outer::Uniform
-        }
-        OrderSpec::Uniform | OrderSpec::Mix(_) | OrderSpec::Ramp { .. } => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spec_is_one_order_when_nothing_in_it_is_drawn_per_row() {
-        for (spec, one) in [
-            ("l2r", true),
-            ("fixed:3", true),
-            ("fractal", true),
-            ("blocks:4:inner=0,2,3,1:outer=l2r", true),
-            ("blocks:4", false),
-            ("uniform", false),
-            ("mix:0.5*l2r+0.5*r2l", false),
-        ] {
-            assert_eq!(is_one_order(&OrderSpec::parse(spec).unwrap()), one, "{spec}");
-        }
-    }
 }
