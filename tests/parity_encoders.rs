@@ -160,3 +160,32 @@ fn sedds_noise_and_log_scores_agree() {
     }
     close("log_score", &scores, &floats(&case.cases, "log_score").1, TOLERANCE);
 }
+
+#[test]
+fn sedds_score_entropy_agrees() {
+    let case = Case::open("sedd");
+    let noise = case.model.noise();
+    let times = floats(&case.cases, "t").1;
+    let sigma: Vec<f64> = times.iter().map(|&t| noise.sigma(t)).collect();
+    let hidden = case.hidden(&case.masked, &sigma);
+    let targets: Vec<i64> = (0..case.tokens.len())
+        .map(|at| if case.is_masked(at) { i64::from(case.tokens[at]) } else { -1 })
+        .collect();
+    let shifts: Vec<f64> =
+        (0..targets.len()).map(|at| case.model.score_shift(sigma[at / case.t])).collect();
+    let ours = case.model.head().score_entropy(&hidden, &targets, &shifts);
+    let close = |name: &str, ours: &[f64]| {
+        let theirs = floats(&case.cases, name).1;
+        assert_eq!(ours.len(), theirs.len());
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!((a - b).abs() <= 2e-5 * b.abs(), "{name}: {a} against {b}");
+        }
+    };
+    // The published figures are in units of 1, ours of a = 1/(e^σ − 1).
+    let unit = |at: usize| 1.0 / sigma[at / case.t].exp_m1();
+    let sites: Vec<f64> = ours.iter().enumerate().map(|(at, e)| e * unit(at)).collect();
+    close("score_entropy", &sites);
+    let sums = case.sums(&ours);
+    let losses: Vec<f64> = sums.iter().zip(&times).map(|(s, &t)| s * noise.weight(t)).collect();
+    close("dwdse_loss", &losses);
+}

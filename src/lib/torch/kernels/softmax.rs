@@ -1,4 +1,5 @@
-//! Softmax over the vocabulary, row by row: NLL of the target, and its gradient in place.
+//! Exponentials over the vocabulary, row by row: NLL of the target and score entropy, with their
+//! gradients in place.
 //!
 //! The logits of a row are read twice while they are hot in the cache. exp is a polynomial of
 //! relative error below 2e-7; exp(0) is exactly 1, so a row of equal logits gives exactly ln V.
@@ -122,9 +123,37 @@ fn nll_and_gradient<T: Logit>(row: &mut [T], target: usize, scale: f32) -> f64 {
     nll
 }
 
+/// Σ e^u − u[target] − 1 with u = row − shift: SEDD's score entropy, in units of a = 1/(e^σ − 1).
+#[inline(always)]
+fn entropy<T: Logit>(row: &[T], target: usize, shift: f64) -> f64 {
+    let (max, sum) = max_and_sum(row);
+    sum * (f64::from(max) - shift).exp() - (f64::from(row[target].get()) - shift) - 1.0
+}
+
+/// As [`entropy`], and the row becomes (e^u − onehot) · scale.
+#[inline(always)]
+fn entropy_and_gradient<T: Logit>(row: &mut [T], target: usize, shift: f64, scale: f32) -> f64 {
+    let (max, sum) = max_and_sum(row);
+    let total = (f64::from(max) - shift).exp();
+    let u = f64::from(row[target].get()) - shift;
+    let factor = (f64::from(scale) * total) as f32;
+    for x in row.iter_mut() {
+        *x = T::put(exp(x.get() - max) * factor);
+    }
+    row[target] = T::put((u.exp_m1() * f64::from(scale)) as f32);
+    sum * total - u - 1.0
+}
+
 dispatch!(fn nll_fast<T: Logit> = nll(row: &[T], target: usize) -> f64);
 dispatch!(
     fn gradient_fast<T: Logit> = nll_and_gradient(row: &mut [T], target: usize, scale: f32) -> f64
+);
+dispatch!(
+    fn entropy_fast<T: Logit> = entropy(row: &[T], target: usize, shift: f64) -> f64
+);
+dispatch!(
+    fn entropy_gradient_fast<T: Logit> =
+        entropy_and_gradient(row: &mut [T], target: usize, shift: f64, scale: f32) -> f64
 );
 
 /// NLL of each row's target, in nats; a negative target is not counted and gives 0.
@@ -134,9 +163,74 @@ dispatch!(
 /// # Panics
 /// When a target is not below `width`, or the sizes differ.
 pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64], threads: usize) -> Vec<f64> {
+    read_rows(logits, width, targets, threads, |row, target, _| nll_fast(row, target))
+}
+
+/// Score entropy of each row, Σ e^u − u[target] − 1 with u = logits − shift, for `shifts[row]`; a
+/// negative target is not counted and gives 0.
+///
+/// # Panics
+/// As [`nll_rows`].
+pub fn entropy_rows<T: Logit>(
+    logits: &[T],
+    width: usize,
+    targets: &[i64],
+    shifts: &[f64],
+    threads: usize,
+) -> Vec<f64> {
+    assert_eq!(shifts.len(), targets.len());
+    read_rows(logits, width, targets, threads, |row, target, i| {
+        entropy_fast(row, target, shifts[i])
+    })
+}
+
+/// NLL of each row's target, and the logits become their gradient, (softmax − onehot) ·
+/// `scales[row]`; a row with a negative target is not counted: NLL 0, gradient 0.
+///
+/// # Panics
+/// As [`nll_rows`].
+pub fn gradient_rows<T: Logit>(
+    logits: &mut [T],
+    width: usize,
+    targets: &[i64],
+    scales: &[f64],
+    threads: usize,
+) -> Vec<f64> {
+    assert_eq!(scales.len(), targets.len());
+    write_rows(logits, width, targets, threads, |row, target, i| {
+        gradient_fast(row, target, scales[i] as f32)
+    })
+}
+
+/// As [`entropy_rows`], and the logits become the gradient, (e^u − onehot) · `scales[row]`.
+///
+/// # Panics
+/// As [`nll_rows`].
+pub fn entropy_gradient_rows<T: Logit>(
+    logits: &mut [T],
+    width: usize,
+    targets: &[i64],
+    shifts: &[f64],
+    scales: &[f64],
+    threads: usize,
+) -> Vec<f64> {
+    assert_eq!((shifts.len(), scales.len()), (targets.len(), targets.len()));
+    write_rows(logits, width, targets, threads, |row, target, i| {
+        entropy_gradient_fast(row, target, shifts[i], scales[i] as f32)
+    })
+}
+
+/// Calls `each` with every counted row, its target and its number.
+fn read_rows<T: Logit>(
+    logits: &[T],
+    width: usize,
+    targets: &[i64],
+    threads: usize,
+    each: impl Fn(&[T], usize, usize) -> f64 + Sync,
+) -> Vec<f64> {
     assert_eq!(logits.len(), width * targets.len());
     let mut out = vec![0.0; targets.len()];
-    let mut rest = out.as_mut_slice();
+    let (mut rest, each) = (out.as_mut_slice(), &each);
     std::thread::scope(|scope| {
         for part in parts(targets.len(), threads) {
             let (mine, others) = rest.split_at_mut(part.len());
@@ -144,7 +238,7 @@ pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64], threads: 
             let work = move || {
                 for (row, out) in part.zip(mine) {
                     if let Ok(target) = usize::try_from(targets[row]) {
-                        *out = nll_fast(&logits[row * width..(row + 1) * width], target);
+                        *out = each(&logits[row * width..(row + 1) * width], target, row);
                     }
                 }
             };
@@ -154,21 +248,17 @@ pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64], threads: 
     out
 }
 
-/// NLL of each row's target, and the logits become their gradient, (softmax − onehot) · scale; a
-/// row with a negative target is not counted: NLL 0, gradient 0.
-///
-/// # Panics
-/// When a target is not below `width`, or the sizes differ.
-pub fn gradient_rows<T: Logit>(
+/// As [`read_rows`], for rows that `each` replaces; rows that are not counted become 0.
+fn write_rows<T: Logit>(
     logits: &mut [T],
     width: usize,
     targets: &[i64],
-    scale: f32,
     threads: usize,
+    each: impl Fn(&mut [T], usize, usize) -> f64 + Sync,
 ) -> Vec<f64> {
     assert_eq!(logits.len(), width * targets.len());
     let mut out = vec![0.0; targets.len()];
-    let (mut rest_out, mut rest_logits) = (out.as_mut_slice(), logits);
+    let (mut rest_out, mut rest_logits, each) = (out.as_mut_slice(), logits, &each);
     std::thread::scope(|scope| {
         for part in parts(targets.len(), threads) {
             let (mine, others) = rest_out.split_at_mut(part.len());
@@ -179,7 +269,7 @@ pub fn gradient_rows<T: Logit>(
                 for (i, (index, out)) in part.zip(mine).enumerate() {
                     let row = &mut rows[i * width..(i + 1) * width];
                     match usize::try_from(targets[index]) {
-                        Ok(target) => *out = gradient_fast(row, target, scale),
+                        Ok(target) => *out = each(row, target, index),
                         Err(_) => row.fill(T::put(0.0)),
                     }
                 }
@@ -218,13 +308,35 @@ mod tests {
         let width = 71;
         let logits: Vec<f32> = (0..width).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
         let mut gradient = logits.clone();
-        let nll = gradient_rows(&mut gradient, width, &[5], 0.5, 1)[0];
+        let nll = gradient_rows(&mut gradient, width, &[5], &[0.5], 1)[0];
         assert_eq!(nll, nll_rows(&logits, width, &[5], 1)[0]);
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
         for (i, &g) in gradient.iter().enumerate() {
             let p = f64::from(logits[i]).exp() / sum;
             let exact = 0.5 * (p - f64::from(u8::from(i == 5)));
             assert!((f64::from(g) - exact).abs() < 1e-7, "{i}: {g} {exact}");
+        }
+    }
+
+    #[test]
+    fn score_entropy_is_that_of_the_formula_and_the_nll_where_scores_are_normalised() {
+        let width = 71;
+        let mut logits: Vec<f32> = (0..width).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
+        let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+        // Where Σ e^u = 1 nothing but −u[target] is left.
+        let nll = nll_rows(&logits, width, &[5], 1)[0];
+        let entropy = entropy_rows(&logits, width, &[5], &[sum.ln()], 1)[0];
+        assert!((nll - entropy).abs() < 1e-6, "{nll} {entropy}");
+        let (shift, scale) = (2.5, 0.5);
+        let u: Vec<f64> = logits.iter().map(|&x| f64::from(x) - shift).collect();
+        let exact = u.iter().map(|u| u.exp()).sum::<f64>() - u[5] - 1.0;
+        let entropy = entropy_rows(&logits, width, &[5], &[shift], 1)[0];
+        assert!((entropy / exact - 1.0).abs() < 1e-6, "{entropy} {exact}");
+        let again = entropy_gradient_rows(&mut logits, width, &[5], &[shift], &[scale], 1)[0];
+        assert_eq!(again, entropy);
+        for (i, (&g, u)) in logits.iter().zip(&u).enumerate() {
+            let exact = scale * (u.exp() - f64::from(u8::from(i == 5)));
+            assert!((f64::from(g) - exact).abs() < 1e-6, "{i}: {g} {exact}");
         }
     }
 

@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::ddit::Ddit;
 use super::decoder::HandNames;
-use super::head::Head;
+use super::head::{Head, HeadGradients};
 use super::weights::Weights;
 
 /// An encoder over views of its weights.
@@ -90,6 +90,17 @@ impl Encoder {
         &self.head
     }
 
+    /// Where the gradients of [`Encoder::head`] are added up, in a buffer of the weights' layout.
+    pub fn head_gradients(&self, gradients: &Weights) -> HeadGradients {
+        let names = HandNames::of_encoder();
+        // The row of a mask that comes after the real ids is no part of that head.
+        let rows = self.head.vocab_size() as i64;
+        HeadGradients {
+            weight: gradients.get(names.head_weight).narrow(0, 0, rows),
+            bias: Some(gradients.get(names.head_bias).narrow(0, 0, rows)),
+        }
+    }
+
     /// The device that the weights are on.
     pub fn device(&self) -> Device {
         self.table.device()
@@ -154,17 +165,26 @@ impl Encoder {
     /// What SEDD takes off its logits to make them log-scores at noise level σ̄:
     /// log(e^σ − 1) + log V; 0 for other families.
     pub fn score_offset(&self, sigma: f64) -> f64 {
-        match &self.config {
-            ModelConfig::Sedd(c) if c.scale_by_sigma => {
-                // expm1 keeps small σ exact; large σ would overflow it.
-                let log = if sigma < 0.5 {
-                    sigma.exp_m1().ln()
-                } else {
-                    sigma + (-(-sigma).exp()).ln_1p()
-                };
-                log + (c.vocab_size as f64).ln()
-            }
-            _ => 0.0,
-        }
+        if self.scales_by_sigma() { log_expm1(sigma) + self.log_vocabulary() } else { 0.0 }
     }
+
+    /// What is taken off SEDD's logits to make them log-scores in units of a = 1/(e^σ − 1), the
+    /// score of a token that is certain: [`Encoder::score_offset`] + log a, in which the powers of
+    /// σ cancel where SEDD scales by it.
+    pub fn score_shift(&self, sigma: f64) -> f64 {
+        if self.scales_by_sigma() { self.log_vocabulary() } else { -log_expm1(sigma) }
+    }
+
+    fn scales_by_sigma(&self) -> bool {
+        matches!(&self.config, ModelConfig::Sedd(c) if c.scale_by_sigma)
+    }
+
+    fn log_vocabulary(&self) -> f64 {
+        (self.shape.vocab_size as f64).ln()
+    }
+}
+
+/// log(e^σ − 1): expm1 keeps small σ exact, and large σ would overflow it.
+fn log_expm1(sigma: f64) -> f64 {
+    if sigma < 0.5 { sigma.exp_m1().ln() } else { sigma + (-(-sigma).exp()).ln_1p() }
 }

@@ -1,5 +1,7 @@
-//! The head: from hidden rows to logits, to NLL, and to the gradients of a mean NLL, chunk by
-//! chunk, so that the logits of a whole batch never exist.
+//! The head: from hidden rows to logits, to NLL or score entropy, and to the gradients of their
+//! weighted sum, chunk by chunk, so that the logits of a whole batch never exist.
+
+use std::ops::Range;
 
 use half::bf16;
 use tch::{Device, Kind, Tensor};
@@ -71,20 +73,34 @@ impl Head {
     /// # Panics
     /// When a target is not below V, or there are not as many as rows.
     pub fn nll(&self, hidden: &Tensor, targets: &[i64]) -> Vec<f64> {
+        self.losses(hidden, targets, &Loss::Nll)
+    }
+
+    /// Score entropy of each hidden row (…, C), Σ_y e^u_y − u_target − 1 with u = logits −
+    /// `shifts[row]` ([`super::Encoder::score_shift`]); 0 where a target is negative. Times
+    /// a = 1/(e^σ − 1) it is the score entropy of arXiv 2310.16834.
+    ///
+    /// # Panics
+    /// As [`Head::nll`].
+    pub fn score_entropy(&self, hidden: &Tensor, targets: &[i64], shifts: &[f64]) -> Vec<f64> {
+        self.losses(hidden, targets, &Loss::ScoreEntropy(shifts))
+    }
+
+    fn losses(&self, hidden: &Tensor, targets: &[i64], loss: &Loss) -> Vec<f64> {
         tch::no_grad(|| {
             let weight = cast(&self.weight, self.compute).tr();
             let bias = self.bias_row(self.compute);
             let mut out = Vec::with_capacity(targets.len());
-            self.chunks(hidden, targets, |rows, targets, buffer| {
+            self.chunks(hidden, targets, |rows, range, buffer| {
                 logits_into(buffer, &rows, &weight, &bias);
-                out.extend(self.nll_of_logits(buffer, targets));
+                out.extend(self.loss_of_logits(buffer, &targets[range.clone()], &loss.part(range)));
             });
             out
         })
     }
 
-    /// NLL of `targets` and the gradients of their weighted sum `scale · Σ nll`: those of the head
-    /// are added to `gradients`, that of `hidden` is returned, (…, C) in f32 (f64 in f64).
+    /// NLL of `targets` and the gradients of their weighted sum Σ `scales[row]` · nll: those of the
+    /// head are added to `gradients`, that of `hidden` is returned, (…, C) in f32 (f64 in f64).
     ///
     /// The loss is computed here with its gradients, under no tape: Σ over rows of
     /// (softmax − onehot)·scale goes back through the head at once, so no logits are kept or
@@ -96,19 +112,46 @@ impl Head {
         &self,
         hidden: &Tensor,
         targets: &[i64],
-        scale: f64,
+        scales: &[f64],
+        gradients: &HeadGradients,
+    ) -> (Vec<f64>, Tensor) {
+        self.with_gradients(hidden, targets, &Loss::Nll, scales, gradients)
+    }
+
+    /// [`Head::score_entropy`] and the gradients of its weighted sum, as
+    /// [`Head::nll_with_gradients`] has those of the NLL.
+    ///
+    /// # Panics
+    /// As [`Head::nll`].
+    pub fn score_entropy_with_gradients(
+        &self,
+        hidden: &Tensor,
+        targets: &[i64],
+        shifts: &[f64],
+        scales: &[f64],
+        gradients: &HeadGradients,
+    ) -> (Vec<f64>, Tensor) {
+        self.with_gradients(hidden, targets, &Loss::ScoreEntropy(shifts), scales, gradients)
+    }
+
+    fn with_gradients(
+        &self,
+        hidden: &Tensor,
+        targets: &[i64],
+        loss: &Loss,
+        scales: &[f64],
         gradients: &HeadGradients,
     ) -> (Vec<f64>, Tensor) {
         tch::no_grad(|| {
-            let width = *hidden.size().last().unwrap_or(&1);
             let cast_weight = cast(&self.weight, self.compute);
             let weight = cast_weight.tr();
             let bias = self.bias_row(self.compute);
             let mut out = Vec::with_capacity(targets.len());
-            let mut hidden_gradients = Vec::new();
-            self.chunks(hidden, targets, |rows, targets, buffer| {
+            let mut hidden_gradients = vec![hidden.narrow(0, 0, 0).reshape([0, weight.size()[0]])];
+            self.chunks(hidden, targets, |rows, range, buffer| {
                 logits_into(buffer, &rows, &weight, &bias);
-                out.extend(self.gradient_of_logits(buffer, targets, scale));
+                let (targets, loss) = (&targets[range.clone()], loss.part(range.clone()));
+                out.extend(self.gradient_of_logits(buffer, targets, &loss, &scales[range]));
                 hidden_gradients.push(cast(&buffer.mm(&cast_weight), hidden.kind()));
                 let mut into = gradients.weight.shallow_clone();
                 if into.kind() == buffer.kind() {
@@ -123,9 +166,7 @@ impl Head {
                     let _ = bias.shallow_clone().g_add_(&ones.mm(buffer).view([-1]));
                 }
             });
-            let gradient = Tensor::cat(&hidden_gradients, 0).view(&hidden.size()[..]);
-            debug_assert_eq!(gradient.size().last(), Some(&width));
-            (out, gradient)
+            (out, Tensor::cat(&hidden_gradients, 0).view(&hidden.size()[..]))
         })
     }
 
@@ -140,12 +181,12 @@ impl Head {
         bias
     }
 
-    /// Calls `work` with chunks of rows (n, C), their targets, and a kept buffer (n, V).
+    /// Calls `work` with chunks of rows (n, C), their numbers, and a kept buffer (n, V).
     fn chunks(
         &self,
         hidden: &Tensor,
         targets: &[i64],
-        mut work: impl FnMut(Tensor, &[i64], &mut Tensor),
+        mut work: impl FnMut(Tensor, Range<usize>, &mut Tensor),
     ) {
         let width = *hidden.size().last().unwrap_or(&1);
         let rows = cast(hidden, self.compute).reshape([-1, width]);
@@ -157,73 +198,144 @@ impl Head {
         let options = (self.compute, self.weight.device());
         let mut buffer = Tensor::empty([most as i64, vocab as i64], options);
         for (i, part) in targets.chunks(most).enumerate() {
-            let n = part.len() as i64;
-            let rows = rows.narrow(0, (i * most) as i64, n);
-            if part.len() == most {
-                work(rows, part, &mut buffer);
+            let (start, n) = (i * most, part.len());
+            let rows = rows.narrow(0, start as i64, n as i64);
+            let range = start..start + n;
+            if n == most {
+                work(rows, range, &mut buffer);
             } else {
-                work(rows, part, &mut buffer.narrow(0, 0, n));
+                work(rows, range, &mut buffer.narrow(0, 0, n as i64));
             }
         }
     }
 
-    fn nll_of_logits(&self, logits: &Tensor, targets: &[i64]) -> Vec<f64> {
-        let width = self.vocab_size();
+    fn loss_of_logits(&self, logits: &Tensor, targets: &[i64], loss: &Loss) -> Vec<f64> {
+        let (width, threads) = (self.vocab_size(), self.threads);
         if logits.device() == Device::Cpu {
             // SAFETY: the buffer is contiguous, of that kind, and borrowed for the call.
             match logits.kind() {
-                Kind::Float => unsafe {
-                    return softmax::nll_rows::<f32>(slice(logits), width, targets, self.threads);
-                },
-                Kind::BFloat16 => unsafe {
-                    return softmax::nll_rows::<bf16>(slice(logits), width, targets, self.threads);
-                },
+                Kind::Float => {
+                    return loss.of_rows::<f32>(unsafe { slice(logits) }, width, targets, threads);
+                }
+                Kind::BFloat16 => {
+                    return loss.of_rows::<bf16>(unsafe { slice(logits) }, width, targets, threads);
+                }
                 _ => {}
             }
         }
-        nll_by_operations(logits, targets).0
+        loss.by_operations(logits, targets).0
     }
 
-    fn gradient_of_logits(&self, logits: &mut Tensor, targets: &[i64], scale: f64) -> Vec<f64> {
+    fn gradient_of_logits(
+        &self,
+        logits: &mut Tensor,
+        targets: &[i64],
+        loss: &Loss,
+        scales: &[f64],
+    ) -> Vec<f64> {
         let (width, threads) = (self.vocab_size(), self.threads);
         if logits.device() == Device::Cpu {
-            let scale = scale as f32;
             // SAFETY: the buffer is contiguous, of that kind, and nothing else reads it meanwhile.
             match logits.kind() {
-                Kind::Float => unsafe {
-                    let rows = slice_mut::<f32>(logits);
-                    return softmax::gradient_rows(rows, width, targets, scale, threads);
-                },
-                Kind::BFloat16 => unsafe {
-                    let rows = slice_mut::<bf16>(logits);
-                    return softmax::gradient_rows(rows, width, targets, scale, threads);
-                },
+                Kind::Float => {
+                    let rows = unsafe { slice_mut::<f32>(logits) };
+                    return loss.gradient_of_rows(rows, width, targets, scales, threads);
+                }
+                Kind::BFloat16 => {
+                    let rows = unsafe { slice_mut::<bf16>(logits) };
+                    return loss.gradient_of_rows(rows, width, targets, scales, threads);
+                }
                 _ => {}
             }
         }
-        let (nll, log_softmax, counted, index) = {
-            let (nll, parts) = nll_by_operations(logits, targets);
-            (nll, parts.0, parts.1, parts.2)
-        };
-        let gradient = log_softmax.exp();
+        let (losses, logs, counted, index) = loss.by_operations(logits, targets);
+        let gradient = logs.exp();
         let ones = Tensor::ones_like(&index).to_kind(gradient.kind());
-        let gradient = gradient.scatter_add(1, &index, &(-ones)) * counted * scale;
-        logits.copy_(&gradient);
-        nll
+        let scales = column(scales, &gradient) * counted;
+        logits.copy_(&(gradient.scatter_add(1, &index, &(-ones)) * scales));
+        losses
     }
 }
 
-/// The same in libtorch's operations, for other devices and f64: NLL, and (log-softmax (N, V),
-/// counted (N, 1), target index (N, 1)).
-fn nll_by_operations(logits: &Tensor, targets: &[i64]) -> (Vec<f64>, (Tensor, Tensor, Tensor)) {
-    let kind = if logits.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-    let targets = Tensor::from_slice(targets).to_device(logits.device()).view([-1, 1]);
-    let counted = targets.ge(0).to_kind(kind);
-    let index = targets.clamp_min(0);
-    let log_softmax = logits.to_kind(kind).log_softmax(-1, kind);
-    let nll = -(log_softmax.gather(1, &index, false) * &counted);
-    let nll = Vec::<f64>::try_from(nll.to_kind(Kind::Double).to_device(Device::Cpu).view([-1]));
-    (nll.unwrap_or_default(), (log_softmax, counted, index))
+/// What is computed of a row of logits and its target.
+enum Loss<'a> {
+    /// −log softmax.
+    Nll,
+    /// Σ e^u − u − 1 with u = logits − the row's shift.
+    ScoreEntropy(&'a [f64]),
+}
+
+impl Loss<'_> {
+    /// The same for some of the rows.
+    fn part(&self, range: Range<usize>) -> Loss<'_> {
+        match self {
+            Loss::Nll => Loss::Nll,
+            Loss::ScoreEntropy(shifts) => Loss::ScoreEntropy(&shifts[range]),
+        }
+    }
+
+    fn of_rows<T: softmax::Logit>(
+        &self,
+        logits: &[T],
+        width: usize,
+        targets: &[i64],
+        threads: usize,
+    ) -> Vec<f64> {
+        match self {
+            Loss::Nll => softmax::nll_rows(logits, width, targets, threads),
+            Loss::ScoreEntropy(shifts) => {
+                softmax::entropy_rows(logits, width, targets, shifts, threads)
+            }
+        }
+    }
+
+    fn gradient_of_rows<T: softmax::Logit>(
+        &self,
+        logits: &mut [T],
+        width: usize,
+        targets: &[i64],
+        scales: &[f64],
+        threads: usize,
+    ) -> Vec<f64> {
+        match self {
+            Loss::Nll => softmax::gradient_rows(logits, width, targets, scales, threads),
+            Loss::ScoreEntropy(shifts) => {
+                softmax::entropy_gradient_rows(logits, width, targets, shifts, scales, threads)
+            }
+        }
+    }
+
+    /// The same in libtorch's operations, for other devices and f64: the losses, the logarithms of
+    /// what the gradient is made of (N, V), counted (N, 1), target index (N, 1).
+    fn by_operations(
+        &self,
+        logits: &Tensor,
+        targets: &[i64],
+    ) -> (Vec<f64>, Tensor, Tensor, Tensor) {
+        let kind = if logits.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let targets = Tensor::from_slice(targets).to_device(logits.device()).view([-1, 1]);
+        let counted = targets.ge(0).to_kind(kind);
+        let index = targets.clamp_min(0);
+        let logs = match self {
+            Loss::Nll => logits.to_kind(kind).log_softmax(-1, kind),
+            Loss::ScoreEntropy(shifts) => {
+                let logits = logits.to_kind(kind);
+                &logits - column(shifts, &logits)
+            }
+        };
+        let mut loss = -logs.gather(1, &index, false).to_kind(Kind::Double);
+        if let Loss::ScoreEntropy(_) = self {
+            let total = logs.exp().sum_dim_intlist([-1i64].as_slice(), true, Kind::Double);
+            loss = loss + total - 1.0;
+        }
+        let loss = (loss * &counted).to_device(Device::Cpu).view([-1]);
+        (Vec::<f64>::try_from(loss).unwrap_or_default(), logs, counted, index)
+    }
+}
+
+/// Numbers as a column of the kind and device of `like`, (N, 1).
+fn column(values: &[f64], like: &Tensor) -> Tensor {
+    Tensor::from_slice(values).to_kind(like.kind()).to_device(like.device()).view([-1, 1])
 }
 
 /// rows·weight + bias, into a kept buffer: a fresh one of this size costs as much as the product.

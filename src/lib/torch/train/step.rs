@@ -35,12 +35,10 @@ pub fn accumulate(
         weight: gradients.get(names.head_weight),
         bias: gradients.find(names.head_bias),
     };
-    let (nll, hidden_gradient) = model.head().nll_with_gradients(
-        &hidden.detach(),
-        &batch.targets_after(given),
-        scale,
-        &head,
-    );
+    let targets = batch.targets_after(given);
+    let scales = vec![scale; targets.len()];
+    let (nll, hidden_gradient) =
+        model.head().nll_with_gradients(&hidden.detach(), &targets, &scales, &head);
     clock.lap(Phase::Head);
     (&hidden * hidden_gradient).sum(hidden.kind()).backward();
     if batch.length > 1 {
