@@ -8,31 +8,17 @@ use std::process::{Command, Output};
 use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
 use ao_torch::tch::Kind;
+use common::scoring::{numbers, records, score, write_orders, write_shards};
 use common::{floats, golden, golden_config, integers, max_difference, noisy_weights};
 use serde_json::{Value, json};
 
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> Output {
-    Command::new(program)
+fn sample(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ao-sample"))
         .current_dir(folder)
         .arg("--quiet")
         .args(arguments)
         .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}"))
-}
-
-fn score(folder: &Path, arguments: &[&str]) -> Output {
-    run(folder, env!("CARGO_BIN_EXE_ao-score"), arguments)
-}
-
-fn sample(folder: &Path, arguments: &[&str]) -> Output {
-    run(folder, env!("CARGO_BIN_EXE_ao-sample"), arguments)
-}
-
-/// The records on stdout, of a program that must have succeeded.
-fn records(out: &Output) -> Vec<Value> {
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let text = std::str::from_utf8(&out.stdout).unwrap();
-    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        .expect("ao-sample runs")
 }
 
 /// The one line of a program that must have refused.
@@ -46,31 +32,6 @@ fn refusal(out: &Output) -> String {
 
 fn of_type<'a>(records: &'a [Value], name: &str) -> Vec<&'a Value> {
     records.iter().filter(|r| r["type"] == name).collect()
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
-}
-
-/// Shards of one document each, as `data`, made by `ao-tokenize`.
-fn write_shards(folder: &Path, vocab: usize, documents: &[Vec<u32>]) {
-    let lines: String = documents.iter().map(|d| format!("{}\n", json!(d))).collect();
-    std::fs::write(folder.join("ids.jsonl"), lines).unwrap();
-    let vocab = vocab.to_string();
-    let out = run(
-        folder,
-        env!("CARGO_BIN_EXE_ao-tokenize"),
-        &["--ids", "--vocab-size", &vocab, "--eos", "none", "--pack", "document", "--force"]
-            .into_iter()
-            .chain(["-o", "data", "ids.jsonl"])
-            .collect::<Vec<_>>(),
-    );
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-}
-
-fn write_lines(path: &Path, rows: &[Vec<u32>]) {
-    let lines: String = rows.iter().map(|r| format!("{}\n", json!(r))).collect();
-    std::fs::write(path, lines).unwrap();
 }
 
 /// A model of random weights, as `m.st`.
@@ -101,7 +62,7 @@ fn sigma_gpts_published_nll_comes_out_of_the_scorer() {
     let orders = integers(&cases, "orders").1;
     let rows = |v: &[u32]| v.chunks(shape[1]).map(<[u32]>::to_vec).collect::<Vec<_>>();
     write_shards(dir.path(), config.vocab_size(), &rows(&tokens));
-    write_lines(&dir.path().join("orders.jsonl"), &rows(&orders));
+    write_orders(dir.path(), &rows(&orders));
     std::fs::write(dir.path().join("config.json"), config.to_json().to_string()).unwrap();
     let model = golden("sigma-gpt").join("model.safetensors");
     let found = records(&score(
@@ -171,7 +132,7 @@ fn what_is_sampled_is_scored_alike_in_every_family() {
         let (tokens, orders) = (list("tokens"), list("order"));
         assert!(tokens.iter().all(|t| t[0] == 4) && orders.iter().all(|o| o[0] == 0));
         write_shards(dir.path(), 9, &tokens);
-        write_lines(&dir.path().join("orders.jsonl"), &orders);
+        write_orders(dir.path(), &orders);
         let mut arguments = vec!["--ckpt", "m.st", "--shards", "data", "--per-token"];
         if arch != "gpt2" {
             arguments.extend(["--orders", "orders.jsonl"]);
