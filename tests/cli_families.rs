@@ -85,6 +85,63 @@ fn sigma_gpts_published_nll_comes_out_of_the_scorer() {
 }
 
 #[test]
+fn a_hugging_face_folder_of_gpt2_is_scored_as_its_own_class_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = golden("gpt2-hf");
+    let cases = CheckpointFile::open(&folder.join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let rows: Vec<Vec<u32>> = tokens.chunks(shape[1]).map(<[u32]>::to_vec).collect();
+    write_shards(dir.path(), 80, &rows);
+    let arguments = ["--ckpt", folder.to_str().unwrap(), "--shards", "data", "--per-token"];
+    let found = records(&score(dir.path(), &arguments));
+    let sequences = of_type(&found, "sequence");
+    let nll: Vec<f64> = sequences.iter().flat_map(|r| numbers(&r["token_nll_nats"])).collect();
+    assert!(max_difference(&nll, &floats(&cases, "nll").1) <= 2e-5);
+    for (record, theirs) in sequences.iter().zip(floats(&cases, "perplexity").1) {
+        assert!((record["perplexity"].as_f64().unwrap() / theirs - 1.0).abs() <= 2e-5);
+    }
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+    let pooled = of_type(&found, "summary")[0]["perplexity"].as_f64().unwrap();
+    assert!((pooled / expected["ppl_of_mean"].as_f64().unwrap() - 1.0).abs() <= 2e-5);
+}
+
+#[test]
+fn a_published_pt_file_is_scored_without_an_import_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = CheckpointFile::open(&golden("ao-gpt").join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let orders = integers(&cases, "orders").1;
+    let rows = |v: &[u32]| v.chunks(shape[1]).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    write_shards(dir.path(), golden_config("ao-gpt").0.vocab_size(), &rows(&tokens));
+    write_orders(dir.path(), &rows(&orders));
+    let file = golden("ao-gpt").join("ckpt.pt");
+    let with = |weights: &str| {
+        let arguments =
+            ["--ckpt", file.to_str().unwrap(), "--weights", weights, "--shards", "data"];
+        let more = ["--orders", "orders.jsonl", "--per-token"];
+        let found = records(&score(dir.path(), &[&arguments[..], &more[..]].concat()));
+        of_type(&found, "sequence")
+            .iter()
+            .flat_map(|r| numbers(&r["token_nll_nats"]))
+            .collect::<Vec<f64>>()
+    };
+    let nll = floats(&cases, "nll").1;
+    assert!(max_difference(&with("ema"), &nll) <= 2e-5);
+    assert!(max_difference(&with("raw"), &nll) > 1e-3, "raw weights are others");
+}
+
+#[test]
+fn a_model_that_is_nowhere_is_refused_with_where_it_was_looked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    write_shards(dir.path(), 9, &[vec![1, 2, 3, 4]]);
+    let said = refusal(&score(dir.path(), &["--ckpt", "hf:nobody/nothing", "--shards", "data"]));
+    assert!(said.contains("nobody/nothing") && said.contains("models--nobody--nothing"), "{said}");
+    let said = refusal(&score(dir.path(), &["--ckpt", "missing.st", "--shards", "data"]));
+    assert!(said.contains("missing.st"), "{said}");
+}
+
+#[test]
 fn a_model_that_is_given_its_first_token_scores_the_others_and_says_so() {
     for (arch, orders) in [("gpt2", None), ("sigma-official", Some("uniform"))] {
         let dir = tempfile::tempdir().unwrap();

@@ -141,6 +141,24 @@ fn folder_of(id: &str) -> String {
     format!("models--{}", id.replace('/', "--"))
 }
 
+/// Where the published model lies that `name` means; `None` where it is the path of a checkpoint or
+/// of a run of this toolkit, whether or not that is there.
+///
+/// # Errors
+/// As [`locate`].
+pub fn published(name: &Path) -> Result<Option<PathBuf>> {
+    let extension = name.extension().unwrap_or_default().to_string_lossy().into_owned();
+    let own = match extension.as_str() {
+        "st" | "safetensors" => true,
+        "pt" | "pth" | "ckpt" | "bin" => false,
+        _ if name.is_dir() => {
+            name.join("latest").exists() || name.join("model.st").exists() || !has_weights(name)
+        }
+        _ => name.exists(),
+    };
+    if own { Ok(None) } else { locate(&name.to_string_lossy()).map(Some) }
+}
+
 fn has_weights(folder: &Path) -> bool {
     hf::WEIGHTS.iter().any(|name| folder.join(name).is_file())
 }

@@ -21,6 +21,6 @@ mod view;
 mod write;
 mod zip;
 
-pub use locate::locate;
+pub use locate::{locate, published};
 pub use source::{OpenOptions, Source, WeightsKind, open_source};
 pub use write::{check_exportable, write_checkpoint, write_hugging_face};

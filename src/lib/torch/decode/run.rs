@@ -40,7 +40,7 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let total = total.ok_or_else(|| Error::usage(format!("--n {}: too many samples", args.n)))?;
     orders.require_rows(total)?;
 
-    let mut inputs = vec![loaded.input.clone()];
+    let mut inputs = loaded.inputs.clone();
     if let Some(path) = args.infill.as_ref().filter(|path| path.is_file()) {
         inputs.push(Input::of_file(path)?);
     }

@@ -1,4 +1,4 @@
-//! From `--ckpt` to weights: a checkpoint file, a step folder or a run folder.
+//! From `--ckpt` to weights: a checkpoint file, a step folder, a run folder, or a published model.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,7 @@ use ao_core::cli::Input;
 use ao_core::config::ModelConfig;
 use ao_core::error::IoContext;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
+use ao_core::import::{self, Source, WeightsKind};
 use ao_core::{Error, Result};
 use serde::Serialize;
 
@@ -16,13 +17,14 @@ use crate::device::Place;
 /// `--ckpt`, `--model-config` and `--weights`, the same in every tool that reads a model.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct CheckpointArgs {
-    /// A .st file, or a run folder (its latest step)
-    #[arg(long, value_name = "FILE|RUN")]
+    /// A .st file, a run folder (its latest step), or a published model: a .pt file, a Hugging
+    /// Face folder, hf:OWNER/NAME
+    #[arg(long, value_name = "FILE|RUN|NAME")]
     pub ckpt: PathBuf,
     /// Model config for a safetensors file that carries none
     #[arg(long, value_name = "FILE.json")]
     pub model_config: Option<PathBuf>,
-    /// Which weights of a run folder [default: the EMA of the longest memory, else raw]
+    /// Which weights of a run folder or .pt file [default: the EMA of the longest memory, else raw]
     #[arg(long, value_name = "raw|ema|ema:DECAY")]
     pub weights: Option<WeightsChoice>,
 }
@@ -74,8 +76,8 @@ impl Serialize for WeightsChoice {
 pub struct Loaded {
     /// The file that the weights came from.
     pub path: PathBuf,
-    /// Its hash.
-    pub input: Input,
+    /// The files of weights and their hashes.
+    pub inputs: Vec<Input>,
     /// Architecture and sizes.
     pub config: ModelConfig,
     /// The parameters, f32, on the device asked for.
@@ -100,6 +102,9 @@ impl Loaded {
     /// A path that is missing, a run without a complete checkpoint, weights that do not fit the
     /// config: one line with what to do.
     pub fn open(args: &CheckpointArgs, place: &Place) -> Result<Loaded> {
+        if let Some(path) = import::published(&args.ckpt)? {
+            return Loaded::import(&path, args, place);
+        }
         let path = resolve(&args.ckpt, args.weights.as_ref())?;
         let file = CheckpointFile::open(&path)?;
         let config = match (&args.model_config, file.config()?) {
@@ -119,13 +124,40 @@ impl Loaded {
             .parent()
             .map(|folder| folder.join("tokenizer.json"))
             .filter(|candidate| candidate.is_file());
-        let input = Input::of_file(&path)?;
-        let flops = config.parameter_count().saturating_mul(2 * config.block_size() as u64);
-        let alone = flops <= ALONE_FLOPS;
-        if alone {
-            tch::set_num_threads(1);
-        }
-        Ok(Loaded { path, input, config, weights, metadata, tokenizer, alone })
+        let inputs = vec![Input::of_file(&path)?];
+        let alone = alone(&config);
+        Ok(Loaded { path, inputs, config, weights, metadata, tokenizer, alone })
+    }
+
+    /// Reads a published model, without a file of this toolkit in between.
+    fn import(path: &Path, args: &CheckpointArgs, place: &Place) -> Result<Loaded> {
+        let weights = match &args.weights {
+            None => None,
+            Some(WeightsChoice::Raw) => Some(WeightsKind::Raw),
+            Some(WeightsChoice::Ema) => Some(WeightsKind::Ema),
+            Some(WeightsChoice::EmaOf(decay)) => {
+                return Err(Error::usage(format!(
+                    "--weights ema:{decay}: {} has one average at most; say ema or raw",
+                    path.display()
+                )));
+            }
+        };
+        let model_config = args.model_config.clone();
+        let options = import::OpenOptions { weights, model_config, ..Default::default() };
+        let source = Source::open(path, &options)?;
+        let config = source.config().clone();
+        let weights = Weights::import(&source)?.to_device(place.device);
+        let input =
+            |(path, xxh3): (&Path, String)| Input { path: path.display().to_string(), xxh3 };
+        Ok(Loaded {
+            path: path.into(),
+            inputs: source.hashes().into_iter().map(input).collect(),
+            alone: alone(&config),
+            config,
+            weights,
+            metadata: Some(source.metadata().clone()),
+            tokenizer: source.tokenizer().map(Path::to_owned),
+        })
     }
 
     /// The decoder over these weights, for scoring and decoding.
@@ -147,6 +179,15 @@ impl Loaded {
             .unwrap_or(self.config.vocab_size())
             .min(self.config.vocab_size())
     }
+}
+
+/// See [`Loaded::alone`]; a model that is sets the threads, too.
+fn alone(config: &ModelConfig) -> bool {
+    let flops = config.parameter_count().saturating_mul(2 * config.block_size() as u64);
+    if flops <= ALONE_FLOPS {
+        tch::set_num_threads(1);
+    }
+    flops <= ALONE_FLOPS
 }
 
 /// The weights file that `--ckpt` and `--weights` name.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use ao_core::config::{Init, ModelConfig, Parameter};
 use ao_core::format::checkpoint::{CheckpointFile, CheckpointWriter, DType};
+use ao_core::import::Source;
 use ao_core::rng::{Domain, Stream};
 use ao_core::{Error, Result};
 use tch::{Device, Kind, Tensor};
@@ -86,6 +87,19 @@ impl Weights {
         }
         for parameter in &weights.table {
             weights.fill(parameter, file, &parameter.name, path)?;
+        }
+        Ok(weights)
+    }
+
+    /// Reads a published model, one parameter at a time.
+    ///
+    /// # Errors
+    /// As [`Source::read_f32`].
+    pub fn import(source: &Source) -> Result<Weights> {
+        let weights = Weights::zeros(source.config(), Kind::Float, Device::Cpu);
+        for (parameter, view) in weights.table.iter().zip(&weights.views) {
+            let values = source.read_f32(&parameter.name)?;
+            tch::no_grad(|| view.view([-1]).copy_(&Tensor::from_slice(&values)));
         }
         Ok(weights)
     }

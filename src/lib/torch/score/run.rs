@@ -147,7 +147,8 @@ fn run_record(
     corpus: &Corpus,
     source: &OrderSource,
 ) -> Result<Map<String, Value>> {
-    let mut inputs = vec![loaded.input.clone(), corpus.input.clone()];
+    let mut inputs = loaded.inputs.clone();
+    inputs.push(corpus.input.clone());
     for path in args.model_config.iter() {
         inputs.push(Input::of_file(path)?);
     }
