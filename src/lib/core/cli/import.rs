@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Input, OutputArgs, Progress, Quiet, RunRecord};
 use crate::config::Family;
-use crate::format::atomic::{AtomicFolder, is_temporary_name};
+use crate::format::atomic::{AtomicFolder, is_temporary_name, refuse_existing};
 use crate::format::checkpoint::{Kind, Metadata};
 use crate::import::{self, OpenOptions, Source, WeightsKind};
 use crate::tokens::Tokenizer;
@@ -71,6 +71,8 @@ pub fn run(args: ImportArgs) -> Result<()> {
         || target.as_os_str().as_encoded_bytes().ends_with(b"/");
     if folder {
         check_folder(target, args.out.force)?;
+    } else if target.is_file() {
+        refuse_existing(target, args.out.force)?; // before anything is read
     }
     let path = import::locate(&args.source)?;
     let options = OpenOptions {

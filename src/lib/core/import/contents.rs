@@ -71,7 +71,8 @@ impl Contents {
         if TorchFile::is_one(&head) {
             return Self::of_torch(path, file);
         }
-        if head.starts_with(b"\x80") {
+        // A safetensors header of such a length begins alike, and goes on with its brace.
+        if head.starts_with(b"\x80") && head.get(8) != Some(&b'{') {
             return Err(Error::input_at(
                 path,
                 "is a bare pickle; the archives of torch.save and safetensors files are read",
