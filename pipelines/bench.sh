@@ -23,14 +23,23 @@ start=$(now)
 "$bin/ao-tokenize" --tokenizer gpt2 --quiet --force -o "$folder/text" "$folder/text.txt"
 echo "ao-tokenize, GPT-2's vocabulary: $(per_second "$((bytes * 20))" "$start" "$(now)") bytes a second, start included"
 
-# The median of twelve steps, the first two left out.
+# The number KEY of the JSON line on stdin; nothing where it is null.
+number() { sed -n "s/.*\"$1\":\([0-9.eE+-]*\)[,}].*/\1/p"; }
+
+# The median of twelve steps, the first two left out, and what the run says of itself: the share of
+# the best matrix product measured at its start, where the time went, and the most memory it held.
 for dtype in f32 bf16; do
-  "$bin/ao-train" --model "$model" --shards "$folder/shards" --out "$folder/train-$dtype" --force --quiet \
-    --batch-size 8 --steps 14 --ema 0.9999 --dtype "$dtype" --device "$device"
-  seconds=$(grep '"type":"step"' "$folder/train-$dtype/metrics.jsonl" |
-    sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/' |
+  run=$folder/train-$dtype
+  "$bin/ao-train" --model "$model" --shards "$folder/shards" --out "$run" --force --quiet \
+    --batch-size 8 --steps 14 --ema 0.9999 --dtype "$dtype" --device "$device" --peak-tflops measure
+  seconds=$(grep '"type":"step"' "$run/metrics.jsonl" | number seconds |
     awk 'NR > 2 { print $1 - last } { last = $1 }' | sort -n | awk '{ s[NR] = $1 } END { printf "%.3f", s[int((NR + 1) / 2)] }')
-  echo "ao-train, $dtype on $device: $seconds s a step of 8 x 256 tokens"
+  peak=$(grep '"type":"run"' "$run/metrics.jsonl" | number tflops)
+  summary() { tail -n 1 "$run/metrics.jsonl" | number "$1"; }
+  share() { awk -v part="$(summary "$1_seconds")" -v steps="$(summary steps_of_start)" 'BEGIN { printf "%.3f", part / steps }'; }
+  echo "ao-train, $dtype on $device: $seconds s a step of 8 x 256 tokens, $(awk -v s="$seconds" 'BEGIN { printf "%.0f", 2048 / s }') tokens a second"
+  echo "  $(awk -v f="$(summary flops_per_token)" -v s="$seconds" -v p="$peak" 'BEGIN { printf "%.1f", 2048 * f / s / p / 1e10 }') % of the best matrix product, $(awk -v p="$peak" 'BEGIN { printf "%.3f", p }') TFLOP/s; $(awk -v m="$(summary peak_memory_bytes)" 'BEGIN { printf "%.0f", m / 1048576 }') MiB of memory at most"
+  echo "  seconds a step: waiting for data $(share data), forward $(share forward), head and loss $(share head), backward $(share backward), optimizer and averages $(share optimizer)"
 done
 
 for dtype in f32 bf16; do

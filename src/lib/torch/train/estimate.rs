@@ -10,7 +10,8 @@ use crate::model::Head;
 
 /// Values that autograd keeps for each token, layer and column of width: rows before and after
 /// norms, adaLN's table rows and products, q, k and v, attention, the MLP's two widths of four.
-/// Found by comparing the peak memory of runs with the rest of the estimate.
+/// Found by comparing the peak memory of runs with the rest of the estimate: 6 layers of 384, T 256,
+/// 8 sequences and 50,304 ids take 2,064 MiB, of which libtorch itself has about 200.
 const KEPT_A_LAYER: u64 = 40;
 
 /// What a run will take: memory in bytes, work in operations.
@@ -91,8 +92,9 @@ impl Estimate {
             format!(
                 "lr {} -> {}, warm-up {}, decay to step {}; AdamW {} {} {:e}, weight decay {}, \
                  clip {}",
-                plan.schedule.lr,
-                plan.schedule.min_lr,
+                // As f32 a tenth of a decimal number prints as one.
+                plan.schedule.lr as f32,
+                plan.schedule.min_lr as f32,
                 plan.schedule.warmup,
                 plan.schedule.decay_steps,
                 plan.optimizer.beta1,
