@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use ao_core::format::checkpoint::CheckpointFile;
 use common::golden_config;
 use common::train::{
-    Trace, checkpoint_bytes, curve, flags, initial_weights, limit, refuse, steps, succeed, text,
-    tool, trace,
+    Trace, checkpoint_bytes, curve, flags, initial_weights, limit, refuse, shards, steps, succeed,
+    text, tool, trace,
 };
 use serde_json::Value;
 
@@ -62,17 +62,27 @@ fn model_with_dropout(dir: &Path) -> PathBuf {
 fn a_run_resumed_from_any_step_has_the_bits_of_an_unbroken_one() {
     let trace = trace();
     let model = model_with_dropout(&trace.dir);
-    for (name, warm_up, stops) in
-        [("cold", &["--no-ema-warmup"][..], &["3"][..]), ("warm", &[], &["1", "2", "4", "5", "7"])]
-    {
+    // Ten more documents, which the eight steps go through more than twice.
+    let few: Vec<Vec<u32>> = (0..10).map(|i| (0..16).map(|k| (i * k + 3) % 64).collect()).collect();
+    let few: Vec<&[u32]> = few.iter().map(Vec::as_slice).collect();
+    let other = trace.dir.join("other");
+    std::fs::create_dir(&other).unwrap();
+    let other = shards(&other, &few, 64);
+    let mixture = format!("{}:0.6,{}:0.4", text(&trace.shards), text(&other));
+    for (name, more, stops) in [
+        ("cold", &["--no-ema-warmup"][..], &["3"][..]),
+        ("mixed", &["--shards", &mixture, "--orders", "mix:0.5*l2r+0.5*uniform"], &["2", "6"]),
+        ("bf16", &["--dtype", "bf16"], &["5"]),
+        ("warm", &[], &["1", "2", "4", "5", "7"]),
+    ] {
         let whole = trace.dir.join(format!("{name}-whole"));
         let args = stateful(&trace, text(&model), text(&whole));
-        succeed(&tool("ao-train"), &[&args[..], warm_up].concat());
+        succeed(&tool("ao-train"), &[&args[..], more].concat());
         assert_eq!(checkpoint_bytes(&whole).len(), 6);
         for stop in stops {
             let broken = trace.dir.join(format!("{name}-{stop}"));
             let args = stateful(&trace, text(&model), text(&broken));
-            succeed(&tool("ao-train"), &[&args[..], warm_up, &["--steps", stop]].concat());
+            succeed(&tool("ao-train"), &[&args[..], more, &["--steps", stop]].concat());
             succeed(&tool("ao-train"), &["--resume", text(&broken), "--steps", "8"]);
             let same = checkpoint_bytes(&whole) == checkpoint_bytes(&broken);
             assert!(same, "{name}, stopped at {stop}");

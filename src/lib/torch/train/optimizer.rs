@@ -178,3 +178,69 @@ fn by_operations(flats: &[Tensor], keeps: &[f64], step: &adamw::Step) {
     }
     let _ = g.zero_();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values between −1 and 1 that no step repeats.
+    fn values(count: usize, salt: f64) -> Tensor {
+        let list: Vec<f32> =
+            (0..count).map(|i| ((i as f64 * 0.7 + salt * 13.0).sin()) as f32).collect();
+        Tensor::from_slice(&list)
+    }
+
+    /// The kernel of the CPU and the operations of other devices, from the same state: parameters,
+    /// gradients, moments and two averages after `steps` updates.
+    fn both(steps: u64, norm: f64) -> (Vec<Tensor>, Vec<Tensor>) {
+        let count = 10_007;
+        let start = |i: usize| match i {
+            0 | 4 | 5 => values(count, 0.0),
+            _ => Tensor::zeros([count as i64], (Kind::Float, Device::Cpu)),
+        };
+        let (mut ours, theirs): (Vec<_>, Vec<_>) = (0..6).map(|i| (start(i), start(i))).unzip();
+        for k in 1..=steps {
+            let clip = 0.5;
+            let step = adamw::Step {
+                lr: 0.01 / k as f64,
+                beta1: 0.9,
+                beta2: 0.95,
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decayed: 6_001,
+                count: k,
+                gradient_scale: (clip / (norm + 1e-6)).min(1.0),
+            };
+            for list in [&mut ours[1], &mut theirs[1].shallow_clone()] {
+                list.copy_(&values(count, k as f64));
+            }
+            let keeps = [0.9, EmaDecay { decay: 0.999, warmup: true }.effective(k)];
+            // SAFETY: f32, contiguous, distinct, and used by this call alone.
+            let mut slices = ours
+                .iter_mut()
+                .map(|t| unsafe { crate::model::slice_mut::<f32>(t) })
+                .collect::<Vec<_>>()
+                .into_iter();
+            let mut next = || slices.next().unwrap();
+            let (parameters, gradients, first, second) = (next(), next(), next(), next());
+            let averages = slices.zip(keeps).collect();
+            let buffers = adamw::Buffers { parameters, gradients, first, second, averages };
+            adamw::step(buffers, step, 3);
+            tch::no_grad(|| by_operations(&theirs, &keeps, &step));
+        }
+        (ours, theirs)
+    }
+
+    #[test]
+    fn the_kernel_and_the_operations_of_other_devices_make_the_same_update() {
+        for norm in [0.1, 7.0] {
+            let (ours, theirs) = both(20, norm);
+            for (i, (a, b)) in ours.iter().zip(&theirs).enumerate() {
+                let difference = (a - b).abs().max().double_value(&[]);
+                assert!(difference <= 2e-6, "buffer {i}, norm {norm}: {difference}");
+            }
+            assert_eq!(ours[1].abs().max().double_value(&[]), 0.0, "gradients are cleared");
+            assert!((&ours[0] - &ours[4]).abs().max().double_value(&[]) > 1e-3);
+        }
+    }
+}
