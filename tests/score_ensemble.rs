@@ -105,6 +105,7 @@ fn works(folder: &str) -> Vec<Work> {
                 tokens: tokens[s * shape[1]..][..length].to_vec(),
                 order: order.filter(|&p| (p as usize) < length).collect(),
                 scored: length as u64,
+                held: None,
             }
         })
         .collect()

@@ -8,6 +8,8 @@ use serde::Serialize;
 /// Score token shards: NLL along orders, in nats, with standard errors over sequences
 ///
 ///   ao-score --ckpt runs/a --shards data/val --orders uniform --mc 10
+///   ao-score --ckpt runs/a --shards data/val --ensemble 8 --ensemble-curve
+///   ao-sample --ckpt runs/a --n 100 | ao-score --ref runs/b --protocol mdlm
 ///   ao-score --compare a.jsonl b.jsonl
 #[derive(Parser, Serialize)]
 #[command(name = "ao-score", version = cli::VERSION, verbatim_doc_comment)]

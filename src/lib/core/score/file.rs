@@ -9,6 +9,10 @@ use super::{SequenceRecord, Summary};
 use crate::format::jsonl;
 use crate::{Error, Result};
 
+/// What is said of the other kind of file.
+const JUDGED: &str =
+    "holds judged samples (--ref); scores of shards are compared, joined and resumed";
+
 /// What `ao-score` wrote.
 #[derive(Debug, Clone)]
 pub struct ScoreFile {
@@ -34,7 +38,13 @@ impl ScoreFile {
         while let Some(object) = reader.next_object()? {
             let kind = object.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
             match kind.as_str() {
-                "run" => file.run = object,
+                "run" => {
+                    if object.get("config").and_then(|c| c.get("ref")).is_some_and(|r| !r.is_null())
+                    {
+                        return Err(Error::input_at(path, JUDGED));
+                    }
+                    file.run = object;
+                }
                 "sequence" => file.sequences.push(record(object, &reader.place())?),
                 "summary" => file.summary = Some(record(object, &reader.place())?),
                 _ => {}

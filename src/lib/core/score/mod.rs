@@ -11,9 +11,15 @@ mod merge;
 pub mod orderings;
 mod record;
 mod resume;
+mod samples;
+mod spans;
+mod texts;
 
 pub use compare::{Comparison, compare};
 pub use file::{Fingerprint, ScoreFile};
 pub use merge::{ONE_ORDER, merge};
 pub use record::{Cost, CurvePoint, Estimate, SequenceRecord, Setting, Stopped, Summary, Totals};
 pub use resume::{Resumed, resume};
+pub use samples::{Judge, Sample, Samples};
+pub use spans::{SpanSpec, held_out};
+pub use texts::{Protocol, SetVariety, Variety, cut_behind_end, unigram_entropy};

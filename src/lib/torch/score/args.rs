@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
+use ao_core::score::{Protocol, SpanSpec};
 use serde::Serialize;
 
 use crate::model::{CheckpointArgs, WeightsChoice};
@@ -10,18 +11,29 @@ use crate::model::{CheckpointArgs, WeightsChoice};
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct ScoreArgs {
-    /// A .st file, or a run folder (its latest step)
-    #[arg(long, value_name = "FILE|RUN", required_unless_present_any = ["compare", "merge"])]
+    /// A .st file, a run folder (its latest step), or a published model: a .pt file, a Hugging
+    /// Face folder, hf:OWNER/NAME
+    #[arg(long, value_name = "FILE|RUN|NAME", required_unless_present_any = ["compare", "merge", "ref"])]
     pub ckpt: Option<PathBuf>,
     /// Model config for a safetensors file that carries none
     #[arg(long, value_name = "FILE.json")]
     pub model_config: Option<PathBuf>,
-    /// Which weights of a run folder [default: the EMA of the longest memory, else raw]
+    /// Which weights of a run folder or .pt file [default: the EMA of the longest memory, else raw]
     #[arg(long, value_name = "raw|ema|ema:DECAY")]
     pub weights: Option<WeightsChoice>,
     /// Token shards: a folder, one shard, or a raw file with --raw-u16
-    #[arg(long, value_name = "DIR|FILE", required_unless_present_any = ["compare", "merge"])]
+    #[arg(long, value_name = "DIR|FILE", required_unless_present_any = ["compare", "merge", "ref"])]
     pub shards: Option<PathBuf>,
+    /// Judge samples with this model (generative perplexity) instead of scoring shards
+    #[arg(long, value_name = "FILE|RUN|NAME", conflicts_with_all = ["ckpt", "shards", "orders", "mc", "ensemble", "resume"])]
+    pub r#ref: Option<PathBuf>,
+    /// With --ref: sedd takes the samples' own tokens and averages their perplexities; mdlm
+    /// tokenizes their text again, cuts it behind the first end of text and pools all tokens
+    #[arg(long, value_name = "sedd|mdlm", default_value = "sedd", requires = "ref")]
+    pub protocol: Protocol,
+    /// With --ref: samples as JSON lines with `tokens` or `text`
+    #[arg(value_name = "FILE|-", requires = "ref")]
+    pub samples: Option<PathBuf>,
     /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2]
     #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
     pub orders: Option<String>,
@@ -37,6 +49,12 @@ pub struct ScoreArgs {
     /// With --ensemble: score K random positions of each sequence, which stand for all
     #[arg(long, value_name = "K", requires = "ensemble", value_parser = clap::value_parser!(u32).range(1..))]
     pub positions: Option<u32>,
+    /// Score held-out spans given the rest, instead of whole sequences; the same ones for all models
+    #[arg(long, value_name = "spans:COUNTxLENGTH", conflicts_with_all = ["orders", "mc", "ensemble", "target_se"])]
+    pub cloze: Option<SpanSpec>,
+    /// With --cloze: what a held-out token is given [default: both; left for gpt2]
+    #[arg(long, value_name = "both|left", requires = "cloze")]
+    pub conditioning: Option<Conditioned>,
     /// Go on until this standard error, nats per token, is reached (--target-by says of what)
     #[arg(long, value_name = "X", value_parser = parse_error)]
     pub target_se: Option<f64>,
@@ -66,10 +84,10 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["output", "force"])]
     pub resume: Option<PathBuf>,
     /// Compare two files of scores by sequence, and stop; no model is read
-    #[arg(long, value_name = "FILE", num_args = 2, conflicts_with_all = ["ckpt", "shards", "merge", "resume"])]
+    #[arg(long, value_name = "FILE", num_args = 2, conflicts_with_all = ["ckpt", "shards", "ref", "merge", "resume"])]
     pub compare: Vec<PathBuf>,
     /// Join the parts of one evaluation, cut by --skip and --max-sequences, and stop
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["ckpt", "shards", "resume"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["ckpt", "shards", "ref", "resume"])]
     pub merge: Vec<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
@@ -87,6 +105,16 @@ pub struct ScoreArgs {
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub quiet: Quiet,
+}
+
+/// What a held-out token is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Conditioned {
+    /// All that is not held out, and the held-out tokens before it.
+    Both,
+    /// All that stands before it.
+    Left,
 }
 
 /// What `--target-se` adds until the standard error is reached.
@@ -113,7 +141,7 @@ impl ScoreArgs {
     pub fn checkpoint(&self) -> CheckpointArgs {
         CheckpointArgs {
             // Clap has seen to it that it is there where a model is needed.
-            ckpt: self.ckpt.clone().unwrap_or_default(),
+            ckpt: self.ckpt.clone().or_else(|| self.r#ref.clone()).unwrap_or_default(),
             model_config: self.model_config.clone(),
             weights: self.weights.clone(),
         }

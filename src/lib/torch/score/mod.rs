@@ -11,6 +11,7 @@ mod corpus;
 mod ensemble;
 mod orders;
 mod output;
+mod reference;
 mod run;
 mod scorer;
 mod set;

@@ -11,13 +11,14 @@ use ao_core::score::{self, Cost, Estimate, SequenceRecord, Setting, Stopped};
 use ao_core::{Error, Result};
 use serde_json::{Map, Value};
 
-use super::args::{ScoreArgs, TargetBy};
+use super::args::{Conditioned, ScoreArgs, TargetBy};
 use super::corpus::Corpus;
 use super::ensemble::Ensemble;
 use super::orders::Orders;
 use super::output::{Emitter, Out};
+use super::reference;
 use super::scorer::{Scored, Scorer, peak_memory_bytes};
-use super::set::{Item, Set, Work};
+use super::set::{Cloze, Item, Set, Work};
 use crate::device::Place;
 use crate::model::Loaded;
 
@@ -45,6 +46,9 @@ pub fn run(args: ScoreArgs) -> Result<()> {
     if !args.merge.is_empty() {
         return score::merge(&args.merge, &args.output, |w| say(&format!("warning: {w}")));
     }
+    if args.r#ref.is_some() {
+        return reference::run(&args, say);
+    }
     score_shards(&args, say)
 }
 
@@ -57,7 +61,10 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let by_orders = args.target_se.filter(|_| args.target_by == TargetBy::Orders);
     let by_sequences = args.target_se.filter(|_| args.target_by == TargetBy::Sequences);
     let mc = if by_orders.is_some() && args.mc == 1 { MOST_ORDERS } else { args.mc };
-    let spec = loaded.config.orders(args.orders.as_deref(), "uniform")?;
+    let cloze = cloze(args, &loaded)?;
+    // Along which order spans are scored follows from the spans.
+    let given = if cloze.is_some() { Some("l2r") } else { args.orders.as_deref() };
+    let spec = loaded.config.orders(given, "uniform")?;
     let source = OrderSource::open(&spec, loaded.config.block_size(), args.seed.seed)?;
     source.require_rows(corpus.range().end.saturating_mul(u64::from(mc)))?;
     if by_orders.is_some() && source.is_pipe() {
@@ -85,6 +92,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let mut set = Set {
         orders: Orders::new(source, u64::from(mc)),
         given: model.given(),
+        cloze,
         corpus: &corpus,
         left_out: 0,
     };
@@ -138,6 +146,20 @@ fn ensemble(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Ensemble>> {
         positions: args.positions.map(|k| k as usize),
         seed: args.seed.seed,
     }))
+}
+
+/// What is held out, and what the model can be given of the rest.
+fn cloze(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Cloze>> {
+    let Some(spec) = args.cloze else { return Ok(None) };
+    let reads_left = loaded.config.family() == Family::LeftToRight;
+    if reads_left && args.conditioning == Some(Conditioned::Both) {
+        return Err(Error::usage(format!(
+            "--conditioning both: {} is given what stands before a token alone; say left",
+            loaded.config.arch()
+        )));
+    }
+    let left = reads_left || args.conditioning == Some(Conditioned::Left);
+    Ok(Some(Cloze { spec, seed: args.seed.seed, left }))
 }
 
 fn run_record(
@@ -233,6 +255,7 @@ impl Open {
         let orders = self.sums.len() as f64;
         let mut record =
             SequenceRecord::new(index, self.item.count, self.estimate, self.sums, self.bytes);
+        record.spans = self.item.spans;
         record.nll_nats_curve = self.curve.map(|c| c.iter().map(|sum| sum / orders).collect());
         record.positions_scored = self.subset.map(|(count, _)| count);
         record.std_error_positions_nats = self.subset.map(|(_, v)| v.sqrt() / orders);
@@ -283,7 +306,7 @@ impl Job<'_> {
     fn open(&self, nth: usize, item: Item, work: &Work) -> Open {
         Open {
             nth,
-            bytes: self.set.bytes(&item, &work.order),
+            bytes: self.set.bytes(&item, work),
             estimate: self.estimate(),
             item,
             sums: Vec::new(),
@@ -296,7 +319,7 @@ impl Job<'_> {
     /// What the numbers are.
     fn estimate(&self) -> Estimate {
         match self.args.ensemble {
-            1 => self.set.orders.estimate(),
+            1 => self.set.estimate(),
             _ => Estimate::Ensemble,
         }
     }
@@ -379,8 +402,8 @@ impl Job<'_> {
             given_tokens: self.set.given as u64,
             curve: self.curve_sizes(),
             estimate: self.estimate(),
-            orders: self.set.orders.describe(),
-            conditioning: None,
+            orders: self.set.describe(),
+            conditioning: self.set.conditioning(),
             sequences_left_out: (self.set.left_out > 0).then_some(self.set.left_out),
             stopped,
         };

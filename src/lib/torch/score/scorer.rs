@@ -57,18 +57,34 @@ impl Scorer {
         for part in works.chunks(if self.alone { 1 } else { works.len().max(1) }) {
             let tokens: Vec<&[u32]> = part.iter().map(|w| w.tokens.as_slice()).collect();
             let orders: Vec<&[u32]> = part.iter().map(|w| w.order.as_slice()).collect();
-            let batch = Batch::new(&tokens, &orders)?;
+            let mut batch = Batch::new(&tokens, &orders)?;
+            let length = batch.length;
+            for (work, targets) in part.iter().zip(batch.targets.chunks_mut(length)) {
+                leave_out(work, targets);
+            }
             let nll = self.model.nll(&batch, &self.conditioning);
             let given = self.model.given();
-            for (work, nll) in part.iter().zip(nll.chunks(batch.length)) {
-                let nll = nll[given.min(work.tokens.len())..work.tokens.len()].to_vec();
-                self.cost.rows_forwarded += nll.len() as u64;
+            for (at, work) in part.iter().enumerate() {
+                let rows = at * length + given..at * length + work.tokens.len();
+                let pairs = batch.targets[rows.clone()].iter().zip(&nll[rows.clone()]);
+                let nll: Vec<f64> = pairs.filter(|(t, _)| **t >= 0).map(|(_, &x)| x).collect();
+                self.cost.rows_forwarded += rows.len() as u64;
                 self.cost.rows_through_head += nll.len() as u64;
                 let sum = nll.iter().sum();
                 scored.push(Scored { nth: work.nth, sum, curve: None, subset: None, nll });
             }
         }
         Ok(scored)
+    }
+}
+
+/// Takes the targets out that a work does not score.
+fn leave_out(work: &Work, targets: &mut [i64]) {
+    let Some(held) = &work.held else { return };
+    for (position, target) in work.order.iter().zip(targets) {
+        if held.binary_search(position).is_err() {
+            *target = -1;
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is scored of each sequence, and along which order.
 
 use ao_core::Result;
+use ao_core::score::{Estimate, SpanSpec, held_out};
+use serde_json::{Value, json};
 
 use super::corpus::{Corpus, Sequence};
 use super::orders::Orders;
@@ -18,6 +20,20 @@ pub struct Work {
     pub order: Vec<u32>,
     /// Tokens that are scored.
     pub scored: u64,
+    /// Their positions, ascending, where they are not all behind those given.
+    pub held: Option<Vec<u32>>,
+}
+
+/// Spans that are held out, and what a model is given of the rest.
+#[derive(Debug, Clone, Copy)]
+pub struct Cloze {
+    /// How much is held out.
+    pub spec: SpanSpec,
+    /// Where the spans lie.
+    pub seed: u64,
+    /// Whether only what stands before a token is given, as a model that reads from left to right
+    /// is; else all that is not held out, then the spans in ascending order.
+    pub left: bool,
 }
 
 /// The scored sequences of a corpus.
@@ -28,6 +44,8 @@ pub struct Set<'a> {
     pub orders: Orders,
     /// Leading tokens of an order that the model is given.
     pub given: usize,
+    /// Spans to score instead of whole sequences.
+    pub cloze: Option<Cloze>,
     /// Sequences without a token to score.
     pub left_out: u64,
 }
@@ -39,6 +57,8 @@ pub struct Item {
     pub sequence: Sequence,
     /// Tokens that are scored.
     pub count: u64,
+    /// The held-out spans.
+    pub spans: Option<Vec<[u64; 2]>>,
 }
 
 impl Set<'_> {
@@ -48,12 +68,19 @@ impl Set<'_> {
     /// When it cannot be read.
     pub fn item(&mut self, index: u64) -> Result<Option<Item>> {
         let sequence = self.corpus.read(index)?;
-        let count = sequence.tokens.len().saturating_sub(self.given) as u64;
+        let length = sequence.tokens.len();
+        let (count, spans) = match self.cloze {
+            None => (length.saturating_sub(self.given), None),
+            Some(cloze) => match cloze.spec.place(cloze.seed, index, length) {
+                None => (0, None),
+                Some(spans) => (held_out(&spans).len(), Some(spans)),
+            },
+        };
         if count == 0 {
             self.left_out += 1;
             return Ok(None);
         }
-        Ok(Some(Item { sequence, count }))
+        Ok(Some(Item { sequence, count: count as u64, spans }))
     }
 
     /// The order of row k of a sequence.
@@ -62,13 +89,47 @@ impl Set<'_> {
     /// As [`Orders::row`].
     pub fn work(&mut self, nth: usize, item: &Item, k: u64) -> Result<Work> {
         let tokens = item.sequence.tokens.clone();
+        if let (Some(cloze), Some(spans)) = (self.cloze, &item.spans) {
+            let held = held_out(spans);
+            let mut order: Vec<u32> = (0..tokens.len() as u32).collect();
+            if !cloze.left {
+                order.sort_by_key(|position| held.binary_search(position).is_ok()); // stable
+            }
+            let row = item.sequence.index;
+            return Ok(Work { nth, row, tokens, order, scored: item.count, held: Some(held) });
+        }
         let order = self.orders.row(item.sequence.index, k, tokens.len())?;
         let row = self.orders.number(item.sequence.index, k);
-        Ok(Work { nth, row, tokens, order, scored: item.count })
+        Ok(Work { nth, row, tokens, order, scored: item.count, held: None })
     }
 
-    /// Bytes of text of the tokens that are scored along `order`.
-    pub fn bytes(&self, item: &Item, order: &[u32]) -> Option<u64> {
-        self.corpus.bytes(&item.sequence, &order[..self.given.min(order.len())])
+    /// Bytes of text of the tokens that a work scores.
+    pub fn bytes(&self, item: &Item, work: &Work) -> Option<u64> {
+        let given: Vec<u32> = match &work.held {
+            None => work.order[..self.given.min(work.order.len())].to_vec(),
+            Some(held) => {
+                let all = 0..work.order.len() as u32;
+                all.filter(|position| held.binary_search(position).is_err()).collect()
+            }
+        };
+        self.corpus.bytes(&item.sequence, &given)
+    }
+
+    /// What the numbers are.
+    pub fn estimate(&self) -> Estimate {
+        if self.cloze.is_some() { Estimate::Exact } else { self.orders.estimate() }
+    }
+
+    /// The orders, for the summary.
+    pub fn describe(&self) -> Value {
+        match self.cloze {
+            Some(cloze) => json!({"cloze": cloze.spec, "seed": cloze.seed}),
+            None => self.orders.describe(),
+        }
+    }
+
+    /// What held-out spans are given, for the summary.
+    pub fn conditioning(&self) -> Option<String> {
+        self.cloze.map(|cloze| if cloze.left { "left" } else { "both" }.to_owned())
     }
 }
