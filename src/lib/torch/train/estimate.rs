@@ -83,10 +83,14 @@ impl Estimate {
                 self.tokens as f64 * self.flops_per_token
             ),
             format!(
-                "data {}, {} order; orders {}; seed {}",
+                "data {}, {} order; objective {}, {}; seed {}",
                 args.shards.as_deref().unwrap_or("-"),
                 if size.no_shuffle { "file" } else { "shuffled" },
-                plan.orders,
+                plan.objective.name(),
+                match &plan.orders {
+                    Some(orders) => format!("orders {orders}"),
+                    None => "masks".into(),
+                },
                 args.seed.seed
             ),
             format!(
@@ -173,6 +177,8 @@ impl Estimate {
             "tool": "ao-train",
             "version": cli::VERSION,
             "model": plan.model.to_json(),
+            "objective": plan.objective,
+            "estimate": plan.estimate,
             "parameters": self.parameters,
             "weights_bytes": self.weights,
             "gradients_bytes": self.gradients,

@@ -12,6 +12,8 @@ use ao_core::Result;
 use ao_core::error::IoContext;
 use ao_core::format::events::EventWriter;
 use ao_core::format::jsonl;
+use ao_core::objective::Objective;
+use ao_core::score::Estimate;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -22,7 +24,11 @@ pub struct StepRecord {
     pub r#type: &'static str,
     /// Steps done after it; the first is 1.
     pub step: u64,
-    /// Mean NLL over the step's scored targets, before the update; null when not finite.
+    /// What is minimised.
+    pub objective: Objective,
+    /// Whether the loss is an NLL or an estimate of a bound on it.
+    pub estimate: Estimate,
+    /// Loss over the step's scored targets, a token, before the update; null when not finite.
     pub loss_nats: f64,
     /// Learning rate used.
     pub lr: f64,
@@ -92,8 +98,14 @@ pub struct EvalRecord {
     pub step: u64,
     /// `raw`, or `ema:DECAY`.
     pub weights: String,
-    /// The orders' SPEC.
-    pub orders: String,
+    /// What training minimises.
+    pub objective: Objective,
+    /// `exact` along one order; `bound` for a mean over orders or masks.
+    pub estimate: Estimate,
+    /// The orders' SPEC; null for encoders.
+    pub orders: Option<String>,
+    /// How encoders were masked; null for decoders.
+    pub masks: Option<String>,
     /// Mean over all targets.
     pub nll_nats_per_token: f64,
     /// Of it, over sequences.
@@ -106,6 +118,17 @@ pub struct EvalRecord {
     pub token_count: u64,
     /// Seconds it took.
     pub seconds: f64,
+}
+
+impl EvalRecord {
+    /// What the figure is, in words.
+    pub fn what(&self) -> String {
+        match (&self.orders, self.estimate) {
+            (Some(orders), Estimate::Exact) => format!("NLL along {orders}"),
+            (Some(_), _) => "any-order NLL".into(),
+            (None, _) => "bound on the NLL".into(),
+        }
+    }
 }
 
 /// The file, open at its end.

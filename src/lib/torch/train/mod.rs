@@ -9,6 +9,8 @@ mod data;
 mod estimate;
 mod evaluate;
 mod flops;
+mod learner;
+mod masked;
 mod metrics;
 mod optimizer;
 mod options;
@@ -16,6 +18,8 @@ mod plan;
 mod run_folder;
 mod schedule;
 mod step;
+#[cfg(test)]
+mod test_support;
 mod trainer;
 
 pub use options::TrainArgs;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ao_core::cli::{Compute, Quiet, Seed, parse_count};
+use ao_core::objective::Objective;
 use serde::Serialize;
 
 use super::flops::PeakTflops;
@@ -22,6 +23,9 @@ pub struct TrainArgs {
     /// Generation orders: a SPEC, a .npy or .jsonl file, or - [default: mix:0.1*l2r+0.9*uniform]
     #[arg(long, alias = "order", value_name = "SPEC|FILE")]
     pub orders: Option<String>,
+    /// What is minimised [default: the family's own]
+    #[arg(long, value_name = "NAME")]
+    pub objective: Option<Objective>,
     /// Run folder
     #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "dry_run"])]
     pub out: Option<PathBuf>,

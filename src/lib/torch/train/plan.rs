@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ao_core::cli::Input;
-use ao_core::config::ModelConfig;
+use ao_core::config::{Family, ModelConfig};
 use ao_core::ema::EmaDecay;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::format::events::EventWriter;
+use ao_core::objective::Objective;
 use ao_core::orders::OrderSource;
+use ao_core::score::Estimate;
 use ao_core::{Error, Result};
 use serde_json::Value;
 
@@ -23,15 +25,19 @@ use crate::device::Place;
 pub struct Plan {
     /// Architecture and sizes.
     pub model: ModelConfig,
+    /// What is minimised.
+    pub objective: Objective,
+    /// Whether its value is the NLL or a bound on it.
+    pub estimate: Estimate,
     /// The new run's folder.
     pub folder: Option<PathBuf>,
     /// The run that goes on, its step folder, and where it stands.
     pub resumed: Option<(RunFolder, PathBuf, TrainerState)>,
     /// The training data, where it goes on.
     pub sequences: Sequences,
-    /// The orders as named.
-    pub orders: String,
-    /// The orders, for the run record.
+    /// The orders as named; `None` where the family has none.
+    pub orders: Option<String>,
+    /// The orders, for the run record; null where the family has none.
     pub order_facts: Value,
     /// The validation set.
     pub validation: Option<Validation>,
@@ -69,9 +75,14 @@ impl Plan {
         let shards = parse_shards(args.shards.as_deref().unwrap_or_default())
             .map_err(|e| Error::usage(format!("--shards: {e}")))?;
         let block_size = model.block_size();
-        let spec = model.orders(args.orders.as_deref(), "mix:0.1*l2r+0.9*uniform")?;
-        let orders = OrderSource::open(&spec, block_size, args.seed.seed)?;
-        let order_facts = orders.describe();
+        let objective = Objective::choose(args.objective, &model)?;
+        let spec = orders_of(objective, &model, args.orders.as_deref())?;
+        // An encoder's texts are read as they stand.
+        let orders =
+            OrderSource::open(spec.as_deref().unwrap_or("l2r"), block_size, args.seed.seed)?;
+        let one_order = matches!(&orders, OrderSource::Spec(s) if s.spec().is_one_order());
+        let estimate = if spec.is_some() && one_order { Estimate::Exact } else { Estimate::Bound };
+        let order_facts = spec.as_ref().map_or(Value::Null, |_| orders.describe());
         let mut sequences = Sequences::open(
             &shards,
             block_size,
@@ -127,6 +138,8 @@ impl Plan {
             decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
             folder: args.out.clone(),
             model,
+            objective,
+            estimate,
             resumed,
             sequences,
             orders: spec,
@@ -135,6 +148,27 @@ impl Plan {
             inputs,
             device: place.device_name(),
         })
+    }
+}
+
+/// The orders that sequences are read along in training; `None` for encoders.
+fn orders_of(
+    objective: Objective,
+    model: &ModelConfig,
+    given: Option<&str>,
+) -> Result<Option<String>> {
+    match (model.family(), objective, given) {
+        (Family::Encoder, _, None) => Ok(None),
+        (Family::Encoder, _, Some(orders)) => Err(Error::usage(format!(
+            "--orders {orders}: {} is trained on masks and has no orders; leave it out",
+            model.arch()
+        ))),
+        (Family::AnyOrder, Objective::L2r, None | Some("l2r")) => Ok(Some("l2r".into())),
+        (Family::AnyOrder, Objective::L2r, Some(orders)) => Err(Error::usage(format!(
+            "--orders {orders}: --objective l2r goes from left to right; leave --orders out, or \
+             give --objective ao"
+        ))),
+        (_, _, orders) => Ok(Some(model.orders(orders, "mix:0.1*l2r+0.9*uniform")?)),
     }
 }
 

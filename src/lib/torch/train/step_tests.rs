@@ -6,6 +6,7 @@ use tch::{Device, IndexOp, Kind, Tensor};
 
 use super::*;
 use crate::model::{NORM_EPS, decoder};
+use crate::train::test_support::{weights, worst};
 
 fn config() -> ModelConfig {
     ModelConfig::from_json(&json!({
@@ -13,15 +14,6 @@ fn config() -> ModelConfig {
         "n_embd": 12, "cond_dim": 5
     }))
     .unwrap()
-}
-
-/// Weights among which none is zero: initial gates and biases would hide what they multiply.
-fn weights(config: &ModelConfig, kind: Kind) -> Weights {
-    let weights = Weights::init(config, 3, Device::Cpu).to_kind(kind);
-    let count = weights.flat().size()[0];
-    let noise: Vec<f64> = (0..count).map(|i| 0.3 * (i as f64 * 1.7).sin()).collect();
-    let _ = weights.flat().shallow_clone().g_add_(&Tensor::from_slice(&noise).to_kind(kind));
-    weights
 }
 
 /// Sequences of uneven lengths, 1 to the block size, and their orders.
@@ -150,21 +142,6 @@ fn through_the_decoder(config: &ModelConfig, rows: &[(Vec<u32>, Vec<u32>)]) -> (
     let loss = mean_nll(&logits, &batch.targets_after(model.given()));
     loss.backward();
     (loss.double_value(&[]), gradients)
-}
-
-/// The largest difference of any tensor, relative to that tensor's largest entry.
-fn worst(ours: &Weights, plain: &Weights) -> (f64, String) {
-    let mut worst = (0.0, String::new());
-    for name in plain.names() {
-        let (a, b) = (ours.get(name).to_kind(Kind::Double), plain.get(name).to_kind(Kind::Double));
-        let size = b.abs().max().double_value(&[]);
-        assert!(size > 0.0, "{name}: nothing to compare");
-        let difference = (a - b).abs().max().double_value(&[]) / size;
-        if difference.is_nan() || difference > worst.0 {
-            worst = (difference, name.to_owned());
-        }
-    }
-    worst
 }
 
 #[test]

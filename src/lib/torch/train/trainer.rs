@@ -13,6 +13,8 @@ use ao_core::format::atomic::AtomicFile;
 use ao_core::format::checkpoint::{CheckpointFile, Kind, Metadata};
 use ao_core::format::events::EventWriter;
 use ao_core::format::jsonl;
+use ao_core::objective::Objective;
+use ao_core::score;
 use ao_core::{Error, Result};
 use serde_json::json;
 
@@ -21,15 +23,15 @@ use super::data::{Loader, StepData};
 use super::estimate::Estimate;
 use super::evaluate::Validation;
 use super::flops::{self, Ceiling, PeakTflops};
+use super::learner::{self, Learner, Micro};
 use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
 use super::optimizer::Optimizer;
 use super::options::TrainArgs;
 use super::plan::Plan;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
 use super::schedule::Schedule;
-use super::step;
 use crate::device::Place;
-use crate::model::{Decoder, HandNames, Weights, decoder};
+use crate::model::Weights;
 
 /// Trains as `args` says, or with `--dry-run` says what that would be.
 ///
@@ -69,7 +71,9 @@ struct Trainer {
     args: TrainArgs,
     place: Place,
     config: ModelConfig,
-    model: Box<dyn Decoder>,
+    objective: Objective,
+    estimate: score::Estimate,
+    learner: Box<dyn Learner>,
     weights: Weights,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -104,7 +108,7 @@ impl Trainer {
         .to_device(place.device);
         let names: Vec<String> = plan.decays.iter().map(|(name, _)| name.clone()).collect();
         let decays: Vec<EmaDecay> = plan.decays.iter().map(|&(_, d)| d).collect();
-        let by_hand = HandNames::of_decoder(&plan.model).list();
+        let by_hand = learner::by_hand(&plan.model).list();
         let gradients = weights.require_gradients(&by_hand);
         let mut optimizer =
             Optimizer::new(plan.optimizer, &weights, gradients, &decays, place.threads);
@@ -166,6 +170,8 @@ impl Trainer {
         .to_json();
         record["model"] = plan.model.to_json();
         record["parameters"] = json!(plan.model.parameter_count());
+        record["objective"] = json!(plan.objective);
+        record["estimate"] = json!(plan.estimate);
         record["orders"] = plan.order_facts;
         record["step"] = json!(state.step);
         record["peak"] = json!(ceiling);
@@ -183,7 +189,15 @@ impl Trainer {
             ceiling,
             flops_per_token: flops::per_token(&plan.model),
             clock: Clock::start(),
-            model: decoder(&plan.model, &weights, place.compute, place.threads)?,
+            objective: plan.objective,
+            estimate: plan.estimate,
+            learner: learner::learner(
+                &plan.model,
+                plan.objective,
+                &weights,
+                &place,
+                args.seed.seed,
+            )?,
             config: plan.model,
             weights,
             optimizer,
@@ -315,16 +329,17 @@ impl Trainer {
     fn step(&mut self, data: StepData) -> Result<StepRecord> {
         let scale = 1.0 / data.counted.max(1) as f64;
         let dropout = self.config.dropout();
+        let first = self.state.sequences;
+        let count = data.micro.iter().map(|batch| batch.sequences as u64).sum();
         let mut sum = 0.0;
         for (i, batch) in data.micro.iter().enumerate() {
             if dropout > 0.0 {
                 tch::manual_seed(dropout_seed(self.args.seed.seed, self.state.step, i as u64));
             }
+            let index = self.state.sequences;
+            let micro = Micro { batch, index, first, count, scale, dropout };
             let gradients = self.optimizer.gradients();
-            let clock = &mut self.clock;
-            let nll =
-                step::accumulate(self.model.as_ref(), batch, scale, dropout, gradients, clock);
-            sum += nll.iter().sum::<f64>();
+            sum += self.learner.accumulate(micro, gradients, &mut self.clock)?;
             self.state.sequences += batch.sequences as u64;
         }
         let loss = sum * scale;
@@ -350,6 +365,8 @@ impl Trainer {
         Ok(StepRecord {
             r#type: "step",
             step: number,
+            objective: self.objective,
+            estimate: self.estimate,
             loss_nats: loss,
             lr,
             grad_norm: norm,
@@ -383,9 +400,11 @@ impl Trainer {
             kinds.push((format!("ema:{name}"), &average.weights));
         }
         for (name, weights) in kinds {
-            let record = validation.run(&self.config, weights, &self.place, step, &name)?;
+            let record =
+                validation.run(&self.config, self.objective, weights, &self.place, step, &name)?;
             progress.say(&format!(
-                "step {step}, {name}: any-order NLL {:.4} nats a token",
+                "step {step}, {name}: {} {:.4} nats a token",
+                record.what(),
                 record.nll_nats_per_token
             ));
             self.metrics.evaluation(&record)?;
