@@ -134,7 +134,23 @@ fn cached_decoding_is_the_whole_forward_in_every_family() {
 #[test]
 fn presets_have_the_parameters_that_they_claim() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-    for (name, count) in [("ao-gpt-124m", 170_605_952), ("ao-gpt-350m", 425_804_928)] {
+    let counts = [
+        ("ao-gpt-124m", 170_605_952),
+        ("ao-gpt-350m", 425_804_928),
+        ("sigma-gpt-124m", 125_263_872),
+        ("sigma-gpt-350m", 355_921_920),
+        ("sigma-official-124m", 123_980_544),
+        ("sigma-official-350m", 354_075_648),
+        ("gpt2-124m", 124_373_760),
+        ("gpt2-350m", 354_599_936),
+        ("radd-small", 162_265_682),
+        ("radd-medium", 405_191_762),
+        ("mdlm-small", 169_627_218),
+        ("mdlm-medium", 424_477_010),
+        ("sedd-small", 169_627_218),
+        ("sedd-medium", 424_477_010),
+    ];
+    for (name, count) in counts {
         let config = ModelConfig::load(&folder.join(format!("{name}.json"))).unwrap();
         assert_eq!(config.parameter_count(), count, "{name}");
     }

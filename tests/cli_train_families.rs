@@ -1,0 +1,300 @@
+//! `ao-train` with every family and objective, through the real binary: each learns, says what its
+//! figures are, goes on to the same bits, and refuses what it cannot be trained with.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use ao_core::report::unigram_baseline;
+use ao_core::rng::{Domain, Stream};
+use ao_core::tokens::{Dataset, OpenOptions};
+use common::train::{checkpoint_bytes, curve, refuse, run, shards, steps, succeed, text, tool};
+use serde_json::{Value, json};
+
+const T: usize = 16;
+const V: usize = 32;
+
+/// A tiny model of a family.
+fn model(arch: &str) -> Value {
+    let mut config = json!({"arch": arch, "block_size": T, "vocab_size": V, "n_layer": 2,
+                            "n_head": 2, "n_embd": 32});
+    match arch {
+        "gpt2" => config["activation"] = json!("gelu"),
+        "ao-gpt" | "mdlm" | "sedd" => config["cond_dim"] = json!(16),
+        _ => {}
+    }
+    config
+}
+
+fn with(mut config: Value, key: &str, value: Value) -> Value {
+    config[key] = value;
+    config
+}
+
+/// Texts that are one of four, each token of which is another in one of ten cases: what a few
+/// seconds of training on shuffled or masked texts can learn, and a unigram model cannot.
+fn texts(seed: u64, count: usize) -> Vec<Vec<u32>> {
+    let mut stream = Stream::new(1, Domain::Sample, 0);
+    let phrases: Vec<Vec<u32>> =
+        (0..4).map(|_| (0..T).map(|_| stream.below(V as u32)).collect()).collect();
+    let mut stream = Stream::new(seed, Domain::Sample, 1);
+    (0..count)
+        .map(|_| {
+            let phrase = &phrases[stream.below(4) as usize];
+            let noisy = |&token: &u32| match stream.uniform() < 0.1 {
+                true => stream.below(V as u32),
+                false => token,
+            };
+            phrase.iter().map(noisy).collect()
+        })
+        .collect()
+}
+
+/// A folder with training and validation shards of such texts.
+struct Corpus {
+    _guard: tempfile::TempDir,
+    dir: PathBuf,
+    train: PathBuf,
+    val: PathBuf,
+}
+
+fn corpus() -> Corpus {
+    let guard = tempfile::tempdir().unwrap();
+    let dir = guard.path().to_owned();
+    let part = |name: &str, seed: u64, count: usize| {
+        let folder = dir.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let texts = texts(seed, count);
+        let rows: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+        shards(&folder, &rows, V)
+    };
+    let (train, val) = (part("train", 2, 1000), part("val", 3, 128));
+    Corpus { dir, train, val, _guard: guard }
+}
+
+impl Corpus {
+    /// Writes a config and gives the call that trains it.
+    fn call(&self, name: &str, config: &Value, flags: &[&str]) -> (PathBuf, Vec<String>) {
+        let file = self.dir.join(format!("{name}.json"));
+        std::fs::write(&file, config.to_string()).unwrap();
+        let out = self.dir.join(name);
+        let own = [
+            "--model",
+            text(&file),
+            "--shards",
+            text(&self.train),
+            "--out",
+            text(&out),
+            "--ema",
+            "none",
+            "--eval-every",
+            "0",
+            "--device",
+            "cpu",
+            "--threads",
+            "1",
+            "--quiet",
+        ];
+        let call = own.iter().chain(flags).map(|s| s.to_string()).collect();
+        (out, call)
+    }
+}
+
+fn words(call: &[String]) -> Vec<&str> {
+    call.iter().map(String::as_str).collect()
+}
+
+fn records(run: &Path, kind: &str) -> Vec<Value> {
+    std::fs::read_to_string(run.join("metrics.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|record| record["type"] == kind)
+        .collect()
+}
+
+/// The unigram baseline of shards, nats a token.
+fn unigram(train: &Path, val: &Path) -> f64 {
+    let open = |path| Dataset::open(path, &OpenOptions::default()).unwrap();
+    unigram_baseline(&open(train), &open(val)).unwrap().nll_nats_per_token
+}
+
+/// Trains for some seconds; the validation must end at least `margin` nats below the baseline.
+fn learns(corpus: &Corpus, name: &str, config: Value, flags: &[&str], margin: f64) {
+    let val = text(&corpus.val);
+    let (out, mut call) =
+        corpus.call(name, &config, &["--val-shards", val, "--val-sequences", "128"]);
+    let usual =
+        ["--batch-size", "32", "--lr", "1e-2", "--min-lr", "1e-3", "--warmup", "15", "--steps"];
+    call.extend(usual.iter().chain(flags).map(|s| s.to_string()));
+    succeed(&tool("ao-train"), &words(&call));
+    let eval = records(&out, "eval").pop().unwrap();
+    let (nll, baseline) =
+        (eval["nll_nats_per_token"].as_f64().unwrap(), unigram(&corpus.train, &corpus.val));
+    assert!(nll < baseline - margin, "{name}: {nll} nats a token, unigram {baseline}");
+    assert!(nll > 0.5, "{name}: {nll} nats a token is less than the noise in the text");
+    assert!(eval["std_error"].as_f64().unwrap() < 0.15, "{eval}");
+}
+
+#[test]
+fn every_any_order_decoder_learns() {
+    let corpus = corpus();
+    for encoding in ["adaln", "input", "every-block", "per-block"] {
+        let config = with(model("ao-gpt"), "position_encoding", json!(encoding));
+        learns(&corpus, encoding, config, &["150"], 1.5);
+    }
+    for arch in ["sigma-gpt", "sigma-official"] {
+        learns(&corpus, arch, model(arch), &["150", "--orders", "uniform"], 1.5);
+    }
+}
+
+#[test]
+fn gpt2_learns_with_either_gelu_and_any_order_decoders_from_left_to_right() {
+    let corpus = corpus();
+    learns(&corpus, "gelu", model("gpt2"), &["100"], 1.5);
+    let config = with(model("gpt2"), "activation", json!("gelu_tanh"));
+    learns(&corpus, "gelu_tanh", config, &["100"], 1.5);
+    learns(&corpus, "l2r", model("ao-gpt"), &["100", "--objective", "l2r"], 1.5);
+}
+
+#[test]
+fn every_encoder_learns() {
+    let corpus = corpus();
+    for arch in ["radd", "mdlm", "sedd"] {
+        learns(&corpus, arch, model(arch), &["250"], 0.6);
+    }
+    // A mask inside the vocabulary, one over the real ids here, as BERT's tokenizer has it.
+    let config = with(with(model("radd"), "vocab_size", json!(V + 1)), "mask_id", json!(V));
+    learns(&corpus, "inside", config, &["250", "--objective", "k-dce"], 0.6);
+}
+
+/// Stories in 384 ids of byte-level BPE.
+#[test]
+fn gpt2_learns_real_text() {
+    let guard = tempfile::tempdir().unwrap();
+    let (dir, root) = (guard.path().to_owned(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let (out, stories) = (dir.join("shards"), root.join("testdata/toy/stories.txt"));
+    let flags = ["--train-tokenizer", "384", "--split", "val=0.1", "--quiet", "-o"];
+    let call: Vec<&str> = flags.into_iter().chain([text(&out), text(&stories)]).collect();
+    succeed(&tool("ao-tokenize"), &call);
+    let corpus = Corpus { _guard: guard, dir, train: out.join("train"), val: out.join("val") };
+    let config = with(model("gpt2"), "vocab_size", json!(384));
+    learns(&corpus, "stories", config, &["100"], 1.5);
+}
+
+#[test]
+fn records_say_what_was_minimised_and_what_the_figures_are() {
+    let corpus = corpus();
+    let val = text(&corpus.val);
+    let cases: [(&str, &[&str], &str, &str, &str); 9] = [
+        ("ao-gpt", &[], "ao", "bound", "bound"),
+        ("ao-gpt", &["--orders", "fixed:3"], "ao", "exact", "bound"),
+        ("sigma-gpt", &["--objective", "l2r"], "l2r", "exact", "exact"),
+        ("gpt2", &[], "l2r", "exact", "exact"),
+        ("radd", &[], "lambda-dce", "bound", "bound"),
+        ("radd", &["--objective", "k-dce"], "k-dce", "bound", "bound"),
+        ("mdlm", &[], "t-dce", "bound", "bound"),
+        ("mdlm", &["--objective", "lambda-dce"], "lambda-dce", "bound", "bound"),
+        ("sedd", &[], "score-entropy", "bound", "bound"),
+    ];
+    for (i, (arch, flags, objective, estimate, of_eval)) in cases.into_iter().enumerate() {
+        let usual = ["--steps", "2", "--val-shards", val, "--val-sequences", "9"];
+        let flags: Vec<&str> = usual.iter().chain(flags).copied().collect();
+        let (out, call) = corpus.call(&format!("{arch}-{i}"), &model(arch), &flags);
+        succeed(&tool("ao-train"), &words(&call));
+        let (run, step, eval) =
+            (&records(&out, "run")[0], &records(&out, "step")[1], &records(&out, "eval")[0]);
+        for (record, estimate) in [(run, estimate), (step, estimate), (eval, of_eval)] {
+            assert_eq!(record["objective"], objective, "{record}");
+            assert_eq!(record["estimate"], estimate, "{record}");
+        }
+        let encoder = ["radd", "mdlm", "sedd"].contains(&arch);
+        assert_eq!(run["orders"].is_null(), encoder, "{run}");
+        assert_eq!(eval["orders"].is_null(), encoder, "{eval}");
+        let masks = eval["masks"].as_str().unwrap_or_default();
+        let named = if arch == "sedd" { "score-entropy" } else { "k-dce" };
+        assert!(encoder == masks.contains("strata") && encoder == masks.contains(named), "{eval}");
+    }
+}
+
+#[test]
+fn an_encoder_goes_on_to_the_same_bits_and_masks_alike_however_a_step_is_cut() {
+    let corpus = corpus();
+    for arch in ["radd", "mdlm", "sedd"] {
+        let flags = "--warmup 2 --lr 1e-2 --seed 7 --decay-steps 6 --save-every 100 --steps 6";
+        let call = |name: &str, dropout: f64, more: &str| {
+            let config = with(model(arch), "dropout", json!(dropout));
+            let flags: Vec<&str> = flags.split(' ').chain(more.split(' ')).collect();
+            let (out, call) = corpus.call(&format!("{arch}-{name}"), &config, &flags);
+            succeed(&tool("ao-train"), &words(&call));
+            out
+        };
+        let whole = call("whole", 0.1, "--batch-size 4 --accumulate 2");
+        let parts = call("parts", 0.1, "--batch-size 4 --accumulate 2 --max-tokens 300");
+        assert!(steps(&parts).len() < 5, "{arch}: it was not stopped");
+        succeed(&tool("ao-train"), &["--resume", text(&parts), "--max-tokens", "1M"]);
+        assert_eq!(curve(&whole), curve(&parts), "{arch}");
+        assert_eq!(checkpoint_bytes(&whole), checkpoint_bytes(&parts), "{arch}");
+        // Without dropout, whose masks follow the micro-batches, only rounding is left of a cut.
+        let [one, two] = [("one", "--batch-size 8"), ("two", "--batch-size 2 --accumulate 4")]
+            .map(|(name, cut)| curve(&call(name, 0.0, cut)));
+        for (a, b) in one.iter().zip(&two) {
+            let (a, b) = (a["loss_nats"].as_f64().unwrap(), b["loss_nats"].as_f64().unwrap());
+            assert!((a / b - 1.0).abs() < 1e-3, "{arch}: {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn what_a_family_is_not_trained_with_is_refused_and_what_it_takes_is_listed() {
+    let corpus = corpus();
+    let cases: [(&str, &[&str], &str); 9] = [
+        ("gpt2", &["--objective", "ao"], "--objective ao: arch gpt2 takes l2r"),
+        ("gpt2", &["--orders", "uniform"], "--orders uniform: gpt2 reads from left to right"),
+        ("ao-gpt", &["--objective", "t-dce"], "arch ao-gpt takes ao, l2r"),
+        ("ao-gpt", &["--objective", "l2r", "--orders", "uniform"], "--objective l2r"),
+        ("radd", &["--objective", "score-entropy"], "takes t-dce, lambda-dce, k-dce"),
+        ("mdlm", &["--objective", "ao"], "takes t-dce, lambda-dce, k-dce"),
+        ("sedd", &["--objective", "k-dce"], "arch sedd takes score-entropy"),
+        ("radd", &["--orders", "uniform"], "radd is trained on masks and has no orders"),
+        ("radd", &["--objective", "dce"], "dce"),
+    ];
+    for (i, (arch, flags, words_of_refusal)) in cases.into_iter().enumerate() {
+        let (out, call) = corpus.call(&format!("{arch}-{i}"), &model(arch), flags);
+        refuse(&words(&call), words_of_refusal);
+        assert!(!out.exists(), "{arch} {flags:?} left a run folder");
+    }
+    // A text that holds the mask's own id would be hidden from the start.
+    let config = with(model("radd"), "mask_id", json!(3));
+    let (_, call) = corpus.call("holds", &config, &["--steps", "1"]);
+    refuse(&words(&call), "id 3, which is the model's mask_id");
+}
+
+#[test]
+fn every_recipe_is_taken_with_its_preset() {
+    let corpus = corpus();
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let presets = [
+        ("ao-gpt-124m", "ao-gpt-124m", "ao", 524_288),
+        ("ao-gpt-350m", "ao-gpt-350m", "ao", 524_288),
+        ("sigma-gpt-124m", "sigma-gpt-124m", "ao", 524_288),
+        ("sigma-official-124m", "sigma-official-124m", "ao", 491_520),
+        ("gpt2-124m", "gpt2-124m", "l2r", 491_520),
+        ("radd", "radd-small", "lambda-dce", 524_288),
+        ("mdlm", "mdlm-small", "t-dce", 524_288),
+        ("sedd", "sedd-small", "score-entropy", 524_288),
+    ];
+    let files = std::fs::read_dir(configs.join("recipes")).unwrap().count();
+    assert_eq!(files, presets.len(), "a recipe that this test does not know");
+    for (recipe, model, objective, tokens_per_step) in presets {
+        let recipe = configs.join(format!("recipes/{recipe}.json"));
+        let model = configs.join(format!("{model}.json"));
+        let call = ["--config", text(&recipe), "--model", text(&model), "--shards"];
+        let rest = [text(&corpus.train), "--dry-run", "--peak-tflops", "1", "--quiet"];
+        let out = run(&tool("ao-train"), &[&call[..], &rest[..]].concat());
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let plan: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(plan["objective"], objective, "{plan}");
+        assert_eq!(plan["tokens_per_step"], tokens_per_step, "{plan}");
+    }
+}
