@@ -133,7 +133,7 @@ fn learns(corpus: &Corpus, name: &str, config: Value, flags: &[&str], margin: f6
         (eval["nll_nats_per_token"].as_f64().unwrap(), unigram(&corpus.train, &corpus.val));
     assert!(nll < baseline - margin, "{name}: {nll} nats a token, unigram {baseline}");
     assert!(nll > 0.5, "{name}: {nll} nats a token is less than the noise in the text");
-    assert!(eval["std_error"].as_f64().unwrap() < 0.15, "{eval}");
+    assert!(eval["std_error"].as_f64().unwrap() < margin / 2.0, "{eval}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn gpt2_learns_real_text() {
     succeed(&tool("ao-tokenize"), &call);
     let corpus = Corpus { _guard: guard, dir, train: out.join("train"), val: out.join("val") };
     let config = with(model("gpt2"), "vocab_size", json!(384));
-    learns(&corpus, "stories", config, &["100"], 1.5);
+    learns(&corpus, "stories", config, &["200"], 1.5);
 }
 
 #[test]
@@ -265,9 +265,10 @@ fn what_a_family_is_not_trained_with_is_refused_and_what_it_takes_is_listed() {
         assert!(!out.exists(), "{arch} {flags:?} left a run folder");
     }
     // A text that holds the mask's own id would be hidden from the start.
-    let config = with(model("radd"), "mask_id", json!(3));
-    let (_, call) = corpus.call("holds", &config, &["--steps", "1"]);
-    refuse(&words(&call), "id 3, which is the model's mask_id");
+    let held = texts(2, 1)[0][0];
+    let config = with(model("radd"), "mask_id", json!(held));
+    let (_, call) = corpus.call("holds", &config, &["--steps", "1", "--no-shuffle"]);
+    refuse(&words(&call), &format!("id {held}, which is the model's mask_id"));
 }
 
 #[test]
