@@ -296,3 +296,25 @@ fn a_used_folder_is_refused_without_resume_or_force() {
     args.push("--force");
     succeed(&tool("ao-train"), &args);
 }
+
+#[test]
+fn a_folder_is_trained_in_by_one_process_at_a_time() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let run = trace.dir.join("run");
+    let args = stateful(&trace, text(&model), text(&run));
+    let endless = ["--steps", "1000000", "--save-every", "1", "--orders", "uniform"];
+    let mut child =
+        Command::new(tool("ao-train")).args([&args[..], &endless].concat()).spawn().unwrap();
+    while !run.join("latest").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert!(child.try_wait().unwrap().is_none(), "ended early");
+    }
+    let before = steps(&run).len();
+    refuse(&["--resume", text(&run)], "another ao-train works in this folder");
+    refuse(&[&args[..], &["--force"]].concat(), "another ao-train works in this folder");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(steps(&run).len() >= before, "the refused ones have touched the records");
+    succeed(&tool("ao-train"), &["--resume", text(&run), "--steps", "1"]);
+}
