@@ -3,38 +3,40 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use ao_core::config::ModelConfig;
+use ao_core::config::{Family, ModelConfig};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
 use crate::device::Place;
 
 /// Operations of training on one token, forward and backward: 6·N + 12·L·C·T, with N the elements
-/// of the matrices that every token is multiplied with (attention, MLP, head). Looking up tables,
-/// norms and adaLN, which is computed once per position and not per token, are not counted.
+/// of the matrices that every token is multiplied with (attention, MLP, head; of encoders half the
+/// head, as half of the tokens are masked on average and the others do not go through it). Looking
+/// up tables, norms and adaLN, which is computed once per position and not per token, are not counted.
 ///
 /// Source: PaLM (arXiv 2204.02311), appendix B; the attention term is that of all T positions,
 /// though a causal row sees half of them on average, so that figures compare.
 pub fn per_token(config: &ModelConfig) -> f64 {
     let (l, c, t) = (config.n_layer() as f64, config.n_embd() as f64, config.block_size() as f64);
-    6.0 * matmul_elements(config) as f64 + 12.0 * l * c * t
+    let (blocks, head) = matmul_elements(config);
+    let head_share = if config.family() == Family::Encoder { 0.5 } else { 1.0 };
+    6.0 * (blocks as f64 + head_share * head as f64) + 12.0 * l * c * t
 }
 
-/// N: elements of the matrices that every token is multiplied with.
-fn matmul_elements(config: &ModelConfig) -> u64 {
-    let every_token = |name: &str| {
-        let block = name.starts_with("transformer.h.") || name.starts_with("blocks.");
-        let head = ["lm_head.weight", "output_layer.linear.weight"].contains(&name);
-        head || block && (name.contains("attn") || name.contains("mlp."))
+/// Elements of the matrices of all blocks, and of the head.
+fn matmul_elements(config: &ModelConfig) -> (u64, u64) {
+    let table = config.parameters();
+    let count = |chosen: &dyn Fn(&str) -> bool| -> u64 {
+        let matrices = table.iter().filter(|p| p.shape.len() == 2 && chosen(&p.name));
+        matrices.map(|p| p.count() as u64).sum()
     };
-    let own: u64 = config
-        .parameters()
-        .iter()
-        .filter(|p| p.shape.len() == 2 && every_token(&p.name))
-        .map(|p| p.count() as u64)
-        .sum();
-    let tied = config.tied().map_or(0, |_| (config.vocab_size() * config.n_embd()) as u64);
-    own + tied
+    let blocks = count(&|name| {
+        let block = name.starts_with("transformer.h.") || name.starts_with("blocks.");
+        block && (name.contains("attn") || name.contains("mlp."))
+    });
+    let own = count(&|name| ["lm_head.weight", "output_layer.linear.weight"].contains(&name));
+    let tied = (config.vocab_size() * config.n_embd()) as u64;
+    (blocks, if config.tied().is_some() { tied } else { own })
 }
 
 /// `--peak-tflops`: what mfu is measured against.
@@ -168,6 +170,10 @@ mod tests {
         // The head is counted once, tied or not.
         assert_eq!(per_token(&config("ao-gpt")), expected);
         assert_eq!(per_token(&config("sigma-gpt")), expected);
+        // Masked diffusion: half the head, whose rows are the real ids and the mask.
+        let head = 0.5 * 50305.0 * 768.0;
+        let encoder = 6.0 * (12.0 * 12.0 * 768.0 * 768.0 + head) + 12.0 * 12.0 * 768.0 * 1024.0;
+        assert_eq!(per_token(&config("radd")), encoder);
     }
 
     #[test]
