@@ -74,7 +74,7 @@ pub fn run(args: ImportArgs) -> Result<()> {
     } else if target.is_file() {
         refuse_existing(target, args.out.force)?; // before anything is read
     }
-    let path = import::locate(&args.source)?;
+    let path = import::locate_with(&args.source, !args.quiet.quiet)?;
     let options = OpenOptions {
         weights: args.weights,
         model_config: args.model_config.clone(),

@@ -119,11 +119,17 @@ pub fn bind(
             tensor.view = tensor.view.transposed();
         }
         if tensor.view.shape != parameter.shape {
+            let turned = tensor.view.shape.iter().rev().eq(&parameter.shape);
+            let why = match (conv1d, turned) {
+                (true, _) => " (turned, as Hugging Face stores it)",
+                (false, true) => {
+                    "; a file in Hugging Face's layout needs its config.json beside it"
+                }
+                (false, false) => "; is the config its own?",
+            };
+            let (shape, needed) = (&tensor.view.shape, &parameter.shape);
             return Err(format!(
-                "tensor '{name}' has shape {:?}, its config needs {:?}{}",
-                tensor.view.shape,
-                parameter.shape,
-                if conv1d { " (turned as Hugging Face stores it)" } else { "" }
+                "tensor '{name}' has shape {shape:?}, its config needs {needed:?}{why}"
             ));
         }
         if !tensor.view.dtype.is_float() {

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::hf;
+use super::hub::Hub;
 use crate::{Error, Result};
 
 /// Extensions of files of weights: a name with one of them is a path, not a repository.
@@ -14,13 +15,13 @@ const EXTENSIONS: [&str; 8] = ["pt", "pth", "ckpt", "bin", "st", "safetensors", 
 
 /// A repository of the hub, and what is wanted of it.
 #[derive(Debug, PartialEq, Eq)]
-struct Repository {
+pub(super) struct Repository {
     /// `OWNER/NAME`, or a name of the hub's first days; tried in this order.
-    ids: Vec<String>,
+    pub ids: Vec<String>,
     /// A branch, tag or commit.
-    revision: String,
+    pub revision: String,
     /// A file inside, for repositories that are no model folder.
-    file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 }
 
 /// The file or folder that `name` means: a path as it is; or, for `hf:OWNER/NAME`, `OWNER/NAME` and
@@ -32,6 +33,14 @@ struct Repository {
 /// # Errors
 /// When none has it: one line that says where it was looked for.
 pub fn locate(name: &str) -> Result<PathBuf> {
+    locate_with(name, false)
+}
+
+/// As [`locate`]; `progress` shows a bar on a terminal while something is downloaded.
+///
+/// # Errors
+/// As [`locate`].
+pub fn locate_with(name: &str, progress: bool) -> Result<PathBuf> {
     let plain = name.strip_prefix("hf:");
     let path = Path::new(plain.unwrap_or(name));
     if path.exists() {
@@ -62,8 +71,8 @@ pub fn locate(name: &str) -> Result<PathBuf> {
         }
     }
     let offline = variable("HF_HUB_OFFLINE").is_some_and(|value| value != "0");
-    if cfg!(feature = "hub") && !offline {
-        return download(name, &repository, cache.as_deref());
+    if !offline && let Some(hub) = Hub::connect(name, cache.as_deref(), progress)? {
+        return hub.download(&repository);
     }
     let looked = match (&cache, &empty) {
         (_, Some(found)) => format!("its snapshot {} has no weights", found.display()),
@@ -85,7 +94,7 @@ pub fn locate(name: &str) -> Result<PathBuf> {
 
 impl Repository {
     /// Reads `OWNER/NAME[@REVISION][/FILE]` or a bare name; `None` where it can be neither.
-    fn parse(text: &str) -> Option<Repository> {
+    pub fn parse(text: &str) -> Option<Repository> {
         let good = |part: &&str| {
             let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             !part.is_empty()
@@ -122,7 +131,7 @@ impl Repository {
     }
 
     /// The snapshot of the revision in the cache, or the file in it.
-    fn snapshot(&self, cache: &Path, id: &str) -> Option<PathBuf> {
+    pub fn snapshot(&self, cache: &Path, id: &str) -> Option<PathBuf> {
         let folder = cache.join(folder_of(id));
         let named = std::fs::read_to_string(folder.join("refs").join(&self.revision)).ok();
         let commit = named.as_deref().map(str::trim).unwrap_or(&self.revision);
@@ -149,6 +158,7 @@ fn folder_of(id: &str) -> String {
 pub fn published(name: &Path) -> Result<Option<PathBuf>> {
     let extension = name.extension().unwrap_or_default().to_string_lossy().into_owned();
     let own = match extension.as_str() {
+        _ if name.as_os_str().as_encoded_bytes().starts_with(b"hf:") => false,
         "st" | "safetensors" => true,
         "pt" | "pth" | "ckpt" | "bin" => false,
         _ if name.is_dir() => {
@@ -174,60 +184,6 @@ fn cache(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let base = variable("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache")))?;
     Some(base.join("huggingface/hub"))
-}
-
-#[cfg(not(feature = "hub"))]
-fn download(name: &str, _: &Repository, _: Option<&Path>) -> Result<PathBuf> {
-    Err(Error::input(name, "this build does not download (cargo feature 'hub')"))
-}
-
-/// Fetches config, tokenizer and weights into the cache; the first repository that exists counts.
-#[cfg(feature = "hub")]
-fn download(name: &str, repository: &Repository, cache: Option<&Path>) -> Result<PathBuf> {
-    use hf_hub::{Repo, RepoType, api::sync::ApiBuilder};
-    let failed = |e: String| Error::read(name, std::io::Error::other(format!("download: {e}")));
-    let mut builder = ApiBuilder::from_env().with_progress(false);
-    if let Some(cache) = cache {
-        builder = builder.with_cache_dir(cache.into());
-    }
-    let api = builder.build().map_err(|e| failed(e.to_string()))?;
-    let mut refusal = None;
-    for id in &repository.ids {
-        let revision = repository.revision.clone();
-        let repo = api.repo(Repo::with_revision(id.clone(), RepoType::Model, revision));
-        if let Some(file) = &repository.file {
-            match repo.get(&file.to_string_lossy()) {
-                Ok(path) => return Ok(path),
-                Err(e) => refusal = Some(failed(e.to_string())),
-            }
-            continue;
-        }
-        let info = match repo.info() {
-            Ok(info) => info,
-            Err(e) => {
-                refusal = Some(failed(e.to_string()));
-                continue;
-            }
-        };
-        let held: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
-        let Some(weights) = hf::WEIGHTS.iter().find(|name| held.contains(name)) else {
-            refusal = Some(Error::input(name, format!("{id} has no weights of a model folder")));
-            continue;
-        };
-        let get = |file: &str| repo.get(file).map_err(|e| failed(format!("{file}: {e}")));
-        for file in ["config.json", "tokenizer.json"].iter().filter(|file| held.contains(file)) {
-            get(file)?;
-        }
-        let path = get(weights)?;
-        let Some(folder) = path.parent() else { continue };
-        if weights.ends_with(".index.json") {
-            for shard in hf::weight_files(folder)? {
-                get(&shard.file_name().unwrap_or_default().to_string_lossy())?;
-            }
-        }
-        return Ok(folder.into());
-    }
-    Err(refusal.unwrap_or_else(|| Error::input(name, "is in no repository of the hub")))
 }
 
 #[cfg(test)]

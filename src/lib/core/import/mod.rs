@@ -12,6 +12,7 @@
 mod bind;
 mod contents;
 mod hf;
+mod hub;
 mod infer;
 mod locate;
 pub mod pickle;
@@ -21,6 +22,6 @@ mod view;
 mod write;
 mod zip;
 
-pub use locate::{locate, published};
+pub use locate::{locate, locate_with, published};
 pub use source::{OpenOptions, Source, WeightsKind, open_source};
 pub use write::{check_exportable, write_checkpoint, write_hugging_face};

@@ -231,8 +231,8 @@ impl<'a> Machine<'a> {
     fn global(&mut self, module: &str, name: &str) -> Result<(), String> {
         let known = Global::named(module, name).ok_or_else(|| {
             format!(
-                "'{module}.{name}' is not among the names that are read; nothing was run, and \
-                 nothing is read of files that need it"
+                "'{module}.{name}' is not among the names that are read, and nothing was run; \
+                 save the tensors alone (state_dict)"
             )
         })?;
         self.push_new(Node::Global(known))
