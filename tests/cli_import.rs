@@ -401,6 +401,17 @@ fn shards_bare_names_and_pickled_weights_are_one_and_the_same_gpt2() {
     let index = json!({"weight_map": {"x": "../../etc/passwd"}});
     folder.write("sharded/model.safetensors.index.json", index.to_string());
     assert!(refused("sharded").contains("no file of this folder"));
+    // The same matrices under a config of this toolkit would be read as if they were turned.
+    let alone =
+        folder.write("alone/x.safetensors", fs::read(golden("gpt2-hf/model.safetensors")).unwrap());
+    let meta = want.ao_metadata().unwrap().unwrap();
+    let own = folder.write("own.json", meta.config.to_string());
+    let args = [alone.to_str().unwrap(), "--model-config", own.to_str().unwrap()];
+    let text = refusal(&[&args[..], &["-o", out.to_str().unwrap()]].concat());
+    assert!(
+        text.contains("has shape [32, 96], its config needs [96, 32]; a file in Hugging"),
+        "{text}"
+    );
     fs::remove_file(folder.path("pickled/pytorch_model.bin")).unwrap();
     assert!(refused("pickled").contains("has no weights: none of model.safetensors"));
 }
