@@ -11,7 +11,7 @@ use ao_torch::decode::law::Sampler;
 use ao_torch::decode::session::{Ask, Line, Session};
 use ao_torch::model::{Batch, Conditioning, Decoder};
 use ao_torch::tch::{Kind, Tensor};
-use common::{max_difference, tiny};
+use common::{assert_law, max_difference, tiny};
 
 /// Requests for samples `ids` along `order`, one token a step.
 fn requests(ids: std::ops::Range<u64>, order: &[u32]) -> Vec<Request> {
@@ -86,33 +86,6 @@ fn exact(model: &dyn Decoder, filter: &Filter, order: &[u32]) -> Vec<f64> {
         }
     }
     texts
-}
-
-/// Chi-square against the law at p = 0.001; texts expected less than 5 times count as one.
-fn assert_law(counts: &[f64], law: &[f64]) {
-    let n: f64 = counts.iter().sum();
-    assert!((law.iter().sum::<f64>() - 1.0).abs() < 1e-4);
-    let (mut chi, mut cells, mut rare) = (0.0, 0.0, (0.0, 0.0));
-    let mut add = |count: f64, expected: f64| {
-        chi += (count - expected).powi(2) / expected;
-        cells += 1.0;
-    };
-    for (&count, p) in counts.iter().zip(law) {
-        if n * p < 5.0 {
-            rare = (rare.0 + count, rare.1 + n * p);
-        } else {
-            add(count, n * p);
-        }
-    }
-    if rare.1 > 0.0 {
-        add(rare.0, rare.1);
-    }
-    let freedom: f64 = cells - 1.0;
-    assert!(freedom >= 20.0, "too few texts are likely enough");
-    // Wilson and Hilferty's quantile; 3.09 is the normal one of p = 0.001.
-    let spread = 2.0 / (9.0 * freedom);
-    let most = freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3);
-    assert!(chi < most, "chi-square {chi} with {freedom} degrees of freedom, at most {most}");
 }
 
 #[test]

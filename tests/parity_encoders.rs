@@ -4,7 +4,8 @@ mod common;
 
 use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::model::{Encoder, Weights};
+use ao_torch::decode::diffusion::analytic;
+use ao_torch::model::{Encoder, Masked, Weights};
 use ao_torch::tch::{Kind, Tensor};
 use common::{floats, golden, golden_config, integers, max_difference};
 
@@ -188,4 +189,34 @@ fn sedds_score_entropy_agrees() {
     let sums = case.sums(&ours);
     let losses: Vec<f64> = sums.iter().zip(&times).map(|(s, &t)| s * noise.weight(t)).collect();
     close("dwdse_loss", &losses);
+}
+
+#[test]
+fn sedds_analytic_step_agrees() {
+    let case = Case::open("sedd");
+    let (noise, rows) = (case.model.noise(), case.model.shape().rows());
+    let [now, next] = ["t", "t_next"].map(|name| floats(&case.cases, name).1);
+    let theirs = floats(&case.cases, "analytic_probs").1;
+    let mut most: f64 = 0.0;
+    for b in 0..case.b {
+        let at = b * case.t;
+        let asked: Vec<u32> =
+            (0..case.t as u32).filter(|&i| case.is_masked(at + i as usize)).collect();
+        let sigma = noise.sigma(now[b]);
+        let tokens = case.masked[at..at + case.t].to_vec();
+        let hidden = case.model.asked_rows(&[&Masked { tokens, asked: asked.clone(), sigma }]);
+        let logits: Vec<f32> = Vec::try_from(case.model.head().logits(&hidden).view([-1])).unwrap();
+        for (row, i) in logits.chunks(rows - 1).zip(asked) {
+            let sum = analytic::log_sum(row, &mut Vec::new()).unwrap();
+            let scores = sum - case.model.score_offset(sigma);
+            let reveal = analytic::reveal_probability(scores, sigma - noise.sigma(next[b]));
+            let start = (at + i as usize) * rows;
+            for (logit, theirs) in row.iter().zip(&theirs[start..]) {
+                let ours = reveal * (f64::from(*logit) - sum).exp();
+                most = most.max((ours / theirs - 1.0).abs());
+            }
+            most = most.max(((1.0 - reveal) / theirs[start + rows - 1] - 1.0).abs());
+        }
+    }
+    assert!(most <= 2e-5, "{most}");
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 ///   ao-score --ckpt runs/a --shards data/val --orders uniform --mc 10
 ///   ao-score --ckpt runs/a --shards data/val --ensemble 8 --ensemble-curve
 ///   ao-sample --ckpt runs/a --n 100 | ao-score --ref runs/b --protocol mdlm
+///   ao-score --ckpt radd.st --shards data/val --elbo k --mc 16    # an encoder's bound
 ///   ao-score --compare a.jsonl b.jsonl
 #[derive(Parser, Serialize)]
 #[command(name = "ao-score", version = cli::VERSION, verbatim_doc_comment)]

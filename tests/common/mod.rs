@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ao_core::config::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, DType};
 use ao_core::rng::{Domain, Stream};
-use ao_torch::model::{Decoder, Weights, decoder};
+use ao_torch::model::{Decoder, Encoder, Weights, decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
 use serde_json::Value;
 
@@ -86,6 +86,13 @@ pub fn tiny_decoder(config: &Value, kind: Kind) -> Box<dyn Decoder> {
     decoder(&config, &weights, kind, 1).unwrap()
 }
 
+/// An encoder with random weights large enough for its laws to be far from uniform.
+pub fn tiny_encoder(config: &Value, kind: Kind) -> Encoder {
+    ao_torch::tch::set_num_threads(1); // the tests themselves run in parallel
+    let config = ModelConfig::from_json(config).unwrap();
+    Encoder::new(&config, &noisy_weights(&config, kind), kind, 1).unwrap()
+}
+
 /// Initial weights with noise of standard deviation 0.2 on all of them.
 pub fn noisy_weights(config: &ModelConfig, kind: Kind) -> Weights {
     let weights = Weights::init(config, 3, Device::Cpu).to_kind(kind);
@@ -104,4 +111,31 @@ pub fn tiny(block_size: usize, vocab_size: usize, kind: Kind) -> Box<dyn Decoder
         "n_layer": 2, "n_head": 2, "n_embd": 16, "cond_dim": 8
     });
     tiny_decoder(&config, kind)
+}
+
+/// Chi-square against the law at p = 0.001; texts expected less than 5 times count as one.
+pub fn assert_law(counts: &[f64], law: &[f64]) {
+    let n: f64 = counts.iter().sum();
+    assert!((law.iter().sum::<f64>() - 1.0).abs() < 1e-4);
+    let (mut chi, mut cells, mut rare) = (0.0, 0.0, (0.0, 0.0));
+    let mut add = |count: f64, expected: f64| {
+        chi += (count - expected).powi(2) / expected;
+        cells += 1.0;
+    };
+    for (&count, p) in counts.iter().zip(law) {
+        if n * p < 5.0 {
+            rare = (rare.0 + count, rare.1 + n * p);
+        } else {
+            add(count, n * p);
+        }
+    }
+    if rare.1 > 0.0 {
+        add(rare.0, rare.1);
+    }
+    let freedom: f64 = cells - 1.0;
+    assert!(freedom >= 20.0, "too few texts are likely enough");
+    // Wilson and Hilferty's quantile; 3.09 is the normal one of p = 0.001.
+    let spread = 2.0 / (9.0 * freedom);
+    let most = freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3);
+    assert!(chi < most, "chi-square {chi} with {freedom} degrees of freedom, at most {most}");
 }

@@ -18,7 +18,9 @@ mod texts;
 pub use compare::{Comparison, compare};
 pub use file::{Fingerprint, ScoreFile};
 pub use merge::{ONE_ORDER, merge};
-pub use record::{Cost, CurvePoint, Estimate, SequenceRecord, Setting, Stopped, Summary, Totals};
+pub use record::{
+    Cost, CurvePoint, Estimate, Manner, SequenceRecord, Setting, Stopped, Summary, Totals,
+};
 pub use resume::{Resumed, resume};
 pub use samples::{Judge, Sample, Samples};
 pub use spans::{SpanSpec, held_out};

@@ -109,6 +109,17 @@ pub struct Stopped {
     pub reached: bool,
 }
 
+/// How an encoder scored; nothing for a decoder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Manner {
+    /// The bound that was drawn: an objective's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<String>,
+    /// Which time a network that is told it was told along an order, which has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+}
+
 /// The last record: the set's mean and its errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -160,6 +171,9 @@ pub struct Summary {
     pub peak_memory_bytes: Option<u64>,
     /// The orders: SPEC and seed, or file and hash.
     pub orders: Value,
+    /// How an encoder scored.
+    #[serde(flatten)]
+    pub manner: Manner,
     /// What held-out spans were given: `both` sides or the `left` one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditioning: Option<String>,
@@ -189,6 +203,8 @@ pub struct Setting {
     pub estimate: Estimate,
     /// The orders.
     pub orders: Value,
+    /// How an encoder scored.
+    pub manner: Manner,
     /// What held-out spans were given.
     pub conditioning: Option<String>,
     /// Sequences too short for what was asked.
@@ -208,6 +224,7 @@ impl Setting {
             curve: summary.ensemble_curve.as_ref().map(sizes),
             estimate: summary.estimate,
             orders: summary.orders.clone(),
+            manner: summary.manner.clone(),
             conditioning: summary.conditioning.clone(),
             sequences_left_out: summary.sequences_left_out,
             stopped: summary.stopped.clone(),
@@ -328,6 +345,7 @@ impl Totals {
             rows_through_head: cost.rows_through_head,
             peak_memory_bytes: cost.peak_memory_bytes,
             orders: setting.orders,
+            manner: setting.manner,
             conditioning: setting.conditioning,
             sequences_left_out: setting.sequences_left_out,
             stopped: setting.stopped,
@@ -373,6 +391,7 @@ mod tests {
             curve: None,
             estimate,
             orders: Value::Null,
+            manner: Manner::default(),
             conditioning: None,
             sequences_left_out: None,
             stopped: None,

@@ -10,6 +10,7 @@ use ao_core::{Error, Result};
 use serde::Serialize;
 
 use super::adaptive::AdaptiveOrder;
+use super::diffusion::DiffusionSampler;
 use super::filter::{Filter, TopPRule};
 use super::generate::{Generator, Request, Sample};
 use super::schedule::Schedule;
@@ -47,6 +48,10 @@ pub struct SampleArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     #[arg(conflicts_with_all = ["steps", "schedule", "order"])]
     pub(super) rejection: Option<u64>,
+    /// Encoders (radd, mdlm, sedd): how masks are taken away [default: ordered where --order is
+    /// given, else tweedie with --steps T]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(super) sampler: Option<DiffusionSampler>,
     /// Divides the logits; 0 takes the likeliest token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub(super) temperature: f64,

@@ -265,7 +265,7 @@ impl Making<'_> {
 }
 
 /// Runs `work` on parts of `0..rows`, one a thread; outcomes in order.
-fn share<T: Send>(
+pub(super) fn share<T: Send>(
     rows: usize,
     threads: usize,
     samplers: &mut [Sampler],

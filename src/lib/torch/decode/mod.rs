@@ -17,6 +17,7 @@
 pub mod adaptive;
 pub mod args;
 pub mod cache;
+pub mod diffusion;
 pub mod filter;
 pub mod generate;
 pub mod law;

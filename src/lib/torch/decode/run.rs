@@ -10,9 +10,10 @@ use ao_core::{Error, Result};
 use serde_json::{Value, json};
 
 use super::args::{Method, SampleArgs};
+use super::diffusion::{self, DiffusionSampler};
 use super::generate::Generator;
 use super::record::Writer;
-use super::template::Limits;
+use super::template::{Limits, Template};
 use crate::device::Place;
 use crate::model::Loaded;
 
@@ -34,6 +35,7 @@ pub fn run(args: SampleArgs) -> Result<()> {
     }
     let filter = args.filter(vocab_used);
     filter.check()?;
+    let diffusion = args.diffusion(&loaded.config)?;
     let (method, order) = args.method(&loaded.config)?;
     let mut orders = OrderSource::open(&order, block_size, args.seed.seed)?;
     let total = args.n.checked_mul(templates.len() as u64);
@@ -56,17 +58,16 @@ pub fn run(args: SampleArgs) -> Result<()> {
     record["orders"] = match method {
         Method::Adaptive(order) => json!({ "spec": order.to_string() }),
         Method::Rejection(count) => json!({ "best_of_random": count }),
+        _ if diffusion.is_some() && args.order.is_none() => Value::Null,
         Method::Groups | Method::Speculative(_) => orders.describe(),
     };
     let mut sink = args.output.open()?;
     put(&mut sink, &record)?;
 
-    let model = loaded.decoder(&place)?;
-    let conditioning = tch::no_grad(|| model.conditioning());
-    let mut generator = Generator::new(model.as_ref(), &conditioning, filter, place.threads)
-        .with_candidates(args.top_k_candidates);
     let mut progress = Progress::new("samples", Some(total), args.quiet.quiet);
-    args.warn_of_steps(&templates, &progress);
+    if diffusion.is_none() {
+        args.warn_of_steps(&templates, &progress);
+    }
     let mut writer = Writer {
         args: &args,
         method,
@@ -77,25 +78,54 @@ pub fn run(args: SampleArgs) -> Result<()> {
         steps: 0,
     };
     let started = Instant::now();
-    let mut done = 0;
-    let mut row = Vec::new();
     let batch_size = if loaded.alone { 1 } else { args.batch_size };
-    while done < total {
-        let end = total.min(done.saturating_add(batch_size));
-        let mut requests = Vec::new();
-        for id in done..end {
-            let template = &templates[(id / args.n) as usize];
-            orders.row(id, template.tokens.len(), &mut row)?;
-            requests.push(args.request(id, template, &row));
-        }
-        for (id, sample) in (done..end).zip(method.generate(&mut generator, requests)?) {
-            put(&mut sink, &writer.sample(id, &sample))?;
-        }
-        progress.add(end - done);
-        done = end;
-    }
-    let seconds = started.elapsed().as_secs_f64();
-    put(&mut sink, &writer.summary(seconds, generator.tally, generator.shares))?;
+    // Hands each batch of samples, with their templates and rows of the orders, to `draw`.
+    let mut batches =
+        |draw: &mut dyn FnMut(&[(u64, &Template, Vec<u32>)]) -> Result<Vec<Value>>| {
+            let mut done = 0;
+            while done < total {
+                let end = total.min(done.saturating_add(batch_size));
+                let mut batch = Vec::new();
+                for id in done..end {
+                    let template = &templates[(id / args.n) as usize];
+                    let mut row = Vec::new();
+                    orders.row(id, template.tokens.len(), &mut row)?;
+                    batch.push((id, template, row));
+                }
+                for record in draw(&batch)? {
+                    put(&mut sink, &record)?;
+                }
+                progress.add(end - done);
+                done = end;
+            }
+            Ok::<_, Error>(())
+        };
+    let summary = if let Some(sampler) = diffusion {
+        let model = loaded.encoder(&place)?;
+        let settings = args.settings(sampler, filter, place.threads, batch_size as usize);
+        let counters = diffusion::Counters::default();
+        let timed = model.is_told_the_time() && sampler != DiffusionSampler::Ordered;
+        let mut writer = diffusion::Writer { inner: writer, sampler, timed, counters };
+        batches(&mut |batch| {
+            let requests = batch.iter().map(|(id, t, row)| args.masked_request(*id, t, row));
+            let (samples, spent) = diffusion::generate(&model, requests.collect(), &settings)?;
+            writer.counters += spent;
+            Ok(batch.iter().zip(samples).map(|(b, s)| writer.sample(b.0, s)).collect())
+        })?;
+        writer.summary(started.elapsed().as_secs_f64())
+    } else {
+        let model = loaded.decoder(&place)?;
+        let conditioning = tch::no_grad(|| model.conditioning());
+        let mut generator = Generator::new(model.as_ref(), &conditioning, filter, place.threads)
+            .with_candidates(args.top_k_candidates);
+        batches(&mut |batch| {
+            let requests = batch.iter().map(|(id, t, row)| args.request(*id, t, row)).collect();
+            let samples = method.generate(&mut generator, requests)?;
+            Ok(batch.iter().zip(&samples).map(|(b, s)| writer.sample(b.0, s)).collect())
+        })?;
+        writer.summary(started.elapsed().as_secs_f64(), generator.tally, generator.shares)
+    };
+    put(&mut sink, &summary)?;
     sink.finish()
 }
 

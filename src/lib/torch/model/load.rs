@@ -11,6 +11,7 @@ use ao_core::{Error, Result};
 use serde::Serialize;
 
 use super::decoder::{Decoder, decoder};
+use super::encoder::Encoder;
 use super::weights::Weights;
 use crate::device::Place;
 
@@ -166,6 +167,17 @@ impl Loaded {
     /// When the checkpoint is an encoder's.
     pub fn decoder(&self, place: &Place) -> Result<Box<dyn Decoder>> {
         let mut model = decoder(&self.config, &self.weights, place.compute, place.threads)
+            .map_err(|e| Error::input_at(&self.path, e.to_string()))?;
+        model.freeze();
+        Ok(model)
+    }
+
+    /// The encoder over these weights, for scoring and sampling.
+    ///
+    /// # Errors
+    /// When the checkpoint is a decoder's.
+    pub fn encoder(&self, place: &Place) -> Result<Encoder> {
+        let mut model = Encoder::new(&self.config, &self.weights, place.compute, place.threads)
             .map_err(|e| Error::input_at(&self.path, e.to_string()))?;
         model.freeze();
         Ok(model)

@@ -10,6 +10,7 @@ mod gpt_block;
 mod head;
 mod layers;
 mod load;
+mod masked;
 mod sigma_gpt;
 mod weights;
 
@@ -21,6 +22,7 @@ pub use gpt2::Gpt2;
 pub use head::{Head, HeadGradients};
 pub(crate) use head::{slice, slice_mut};
 pub use load::{CheckpointArgs, Loaded, WeightsChoice};
+pub use masked::Masked;
 pub use sigma_gpt::SigmaGpt;
 pub use weights::Weights;
 pub(crate) use weights::write_all;

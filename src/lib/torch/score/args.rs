@@ -6,6 +6,7 @@ use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
 use ao_core::score::{Protocol, SpanSpec};
 use serde::Serialize;
 
+use super::encoder::Elbo;
 use crate::model::{CheckpointArgs, WeightsChoice};
 
 /// The options of `ao-score`.
@@ -37,7 +38,11 @@ pub struct ScoreArgs {
     /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2]
     #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
     pub orders: Option<String>,
-    /// Orders per sequence; sequence s takes rows s·K to s·K+K−1
+    /// Encoders (radd, mdlm, sedd): score by random masks, --mc draws of them a sequence, rather
+    /// than by a pass for each token along --orders [default where there are no --orders]
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, default_missing_value = "auto")]
+    pub elbo: Option<Elbo>,
+    /// Orders (or draws of masks) per sequence; sequence s takes rows s·K to s·K+K−1
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub mc: u32,
     /// Average the probability of each token over M orderings of its context, the given one first

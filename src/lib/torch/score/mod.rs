@@ -8,6 +8,8 @@
 
 mod args;
 mod corpus;
+pub mod encoder;
+mod engine;
 mod ensemble;
 mod orders;
 mod output;

@@ -13,11 +13,13 @@ use serde_json::{Map, Value};
 
 use super::args::{Conditioned, ScoreArgs, TargetBy};
 use super::corpus::Corpus;
+use super::encoder;
+use super::engine::Engine;
 use super::ensemble::Ensemble;
 use super::orders::Orders;
 use super::output::{Emitter, Out};
 use super::reference;
-use super::scorer::{Scored, Scorer, peak_memory_bytes};
+use super::scorer::{Scored, peak_memory_bytes};
 use super::set::{Cloze, Item, Set, Work};
 use crate::device::Place;
 use crate::model::Loaded;
@@ -74,7 +76,11 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
         ));
     }
     let ensemble = ensemble(args, &loaded)?;
-    let run = run_record(args, &place, &loaded, &corpus, &source)?;
+    let form = encoder::form(args, &loaded.config)?;
+    let mut run = run_record(args, &place, &loaded, &corpus, &source)?;
+    if let Some(form) = form {
+        run.insert("orders".into(), form.describe(args.seed.seed));
+    }
     let (mut out, done) = open_output(args, sink, &run)?;
     let Some(done) = done else {
         say("the file is complete already; nothing is left to do");
@@ -87,24 +93,17 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let done = done.unwrap_or_default();
 
     let started = Instant::now();
-    let model = loaded.decoder(&place)?;
+    let scorer = Engine::open(args, &loaded, &place, (ensemble, form), u64::from(mc))?;
     let range = corpus.range();
     let mut set = Set {
         orders: Orders::new(source, u64::from(mc)),
-        given: model.given(),
+        given: scorer.given(),
         cloze,
         corpus: &corpus,
         left_out: 0,
     };
     let lengths = range.clone().map(|index| Ok((index, corpus.read(index)?.tokens.len())));
     set.orders.look_ahead(lengths)?;
-    let scorer = Scorer {
-        conditioning: tch::no_grad(|| model.conditioning()),
-        model,
-        alone: loaded.alone,
-        ensemble,
-        cost: Cost::default(),
-    };
     let left = (range.end - range.start).saturating_sub(done.len() as u64);
     let emitter = Emitter::new(out, &done, left, by_sequences, args.quiet.quiet);
     let mut job = Job { args, set, scorer, emitter, done, mc: u64::from(mc) };
@@ -213,7 +212,7 @@ fn open_output(
 struct Job<'a> {
     args: &'a ScoreArgs,
     set: Set<'a>,
-    scorer: Scorer,
+    scorer: Engine,
     emitter: Emitter,
     /// Sequences that an earlier run has scored.
     done: Vec<SequenceRecord>,
@@ -391,7 +390,7 @@ impl Job<'_> {
     }
 
     fn curve_sizes(&self) -> Option<Vec<u64>> {
-        let ensemble = self.scorer.ensemble.as_ref().filter(|e| e.curve)?;
+        let ensemble = self.scorer.ensemble().filter(|e| e.curve)?;
         Some(ensemble.sizes().into_iter().map(|m| m as u64).collect())
     }
 
@@ -402,7 +401,8 @@ impl Job<'_> {
             given_tokens: self.set.given as u64,
             curve: self.curve_sizes(),
             estimate: self.estimate(),
-            orders: self.set.describe(),
+            orders: self.scorer.draws().unwrap_or_else(|| self.set.describe()),
+            manner: self.scorer.manner(),
             conditioning: self.set.conditioning(),
             sequences_left_out: (self.set.left_out > 0).then_some(self.set.left_out),
             stopped,
@@ -410,7 +410,7 @@ impl Job<'_> {
         let cost = Cost {
             seconds: started.elapsed().as_secs_f64(),
             peak_memory_bytes: peak_memory_bytes(),
-            ..self.scorer.cost
+            ..self.scorer.cost()
         };
         let summary = self.emitter.totals.summary(setting, cost);
         if summary.sequences == 0 {

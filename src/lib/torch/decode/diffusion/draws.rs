@@ -1,0 +1,108 @@
+//! Passes of the network over masked copies, the head on the asked rows, and draws from them.
+
+use std::time::Instant;
+
+use ao_core::Result;
+use tch::{Device, Kind};
+
+use super::{Counters, Settings};
+use crate::decode::filter::Filter;
+use crate::decode::generate::share;
+use crate::decode::law::{Draw, Sampler};
+use crate::model::{Encoder, Masked, slice};
+
+/// Most bytes of logits that exist at a time.
+const LOGIT_BYTES: usize = 64 << 20;
+/// Logits from which on the draws of a step are shared among threads.
+const THREADED: usize = 1 << 17;
+
+/// An encoder with what drawing from it needs.
+pub(super) struct Network<'a> {
+    pub encoder: &'a Encoder,
+    filter: &'a Filter,
+    candidates: usize,
+    threads: usize,
+    samplers: Vec<Sampler>,
+    pub counters: Counters,
+}
+
+impl<'a> Network<'a> {
+    pub fn new(encoder: &'a Encoder, settings: &'a Settings) -> Network<'a> {
+        Network {
+            encoder,
+            filter: &settings.filter,
+            candidates: settings.candidates,
+            threads: settings.threads,
+            samplers: (0..settings.threads.max(1)).map(|_| Sampler::default()).collect(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// One draw at each asked position of the copies, in their order, by one uniform each.
+    pub fn draw(&mut self, copies: &[Masked], uniforms: &[f64]) -> Result<Vec<Draw>> {
+        let (filter, count, seen) = (self.filter, self.candidates, self.seen(copies));
+        self.rows(copies, &|at, owner, logits, sampler| {
+            let draw = sampler.draw(filter, logits, &seen[owner], uniforms[at])?;
+            Ok(sampler.with_candidates(draw, filter, logits, count))
+        })
+    }
+
+    /// The tokens that each copy shows, where a filter asks for them.
+    pub fn seen(&self, copies: &[Masked]) -> Vec<Vec<u32>> {
+        let mask = self.encoder.mask();
+        let shown = |copy: &Masked| match self.filter.repetition_penalty == 1.0 {
+            true => Vec::new(),
+            false => copy.tokens.iter().copied().filter(|&t| t != mask).collect(),
+        };
+        copies.iter().map(shown).collect()
+    }
+
+    /// A pass over the copies; calls `work` with the number, the copy and the logits of each asked
+    /// row, on several threads where that pays. Outcomes in order.
+    pub fn rows<T: Send>(
+        &mut self,
+        copies: &[Masked],
+        work: &(impl Fn(usize, usize, &[f32], &mut Sampler) -> Result<T> + Sync),
+    ) -> Result<Vec<T>> {
+        let started = Instant::now();
+        let hidden = self.encoder.asked_rows(&copies.iter().collect::<Vec<_>>());
+        self.counters.trunk += started.elapsed();
+        self.counters.passes += 1;
+        self.counters.rows_forwarded += copies.iter().map(|c| c.tokens.len() as u64).sum::<u64>();
+        let owners: Vec<usize> = copies
+            .iter()
+            .enumerate()
+            .flat_map(|(owner, copy)| std::iter::repeat_n(owner, copy.asked.len()))
+            .collect();
+        self.counters.rows_through_head += owners.len() as u64;
+        let vocab = self.encoder.head().vocab_size();
+        let most = (LOGIT_BYTES / (4 * vocab)).max(1);
+        let mut outcomes = Vec::with_capacity(owners.len());
+        for start in (0..owners.len()).step_by(most) {
+            let count = most.min(owners.len() - start);
+            let started = Instant::now();
+            let logits = tch::no_grad(|| {
+                let rows = hidden.narrow(0, start as i64, count as i64);
+                let logits = self.encoder.head().logits(&rows);
+                logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous()
+            });
+            let between = Instant::now();
+            self.counters.head += between - started;
+            // SAFETY: contiguous and f32 by the lines above.
+            let values = unsafe { slice::<f32>(&logits) };
+            let threads = if values.len() < THREADED { 1 } else { self.threads };
+            let part = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
+                let one = |i: usize| {
+                    let logits = &values[i * vocab..(i + 1) * vocab];
+                    work(start + i, owners[start + i], logits, &mut *sampler)
+                };
+                range.map(one).collect::<Result<Vec<T>>>()
+            };
+            for done in share(count, threads, &mut self.samplers, &part) {
+                outcomes.extend(done?);
+            }
+            self.counters.sampling += between.elapsed();
+        }
+        Ok(outcomes)
+    }
+}

@@ -1,0 +1,247 @@
+//! Samples of encoders have the law that the model states.
+
+mod common;
+
+use ao_core::rng::{Domain, Stream};
+use ao_torch::decode::diffusion::{
+    DiffusionSampler, Request, Sample, Settings, analytic, generate, plan,
+};
+use ao_torch::decode::filter::Filter;
+use ao_torch::decode::schedule::Schedule;
+use ao_torch::model::{Encoder, Masked};
+use ao_torch::score::encoder::Asker;
+use ao_torch::score::encoder::chain::{Line, chain_nll};
+use ao_torch::tch::{IndexOp, Kind};
+use common::{assert_law, max_difference, tiny_encoder};
+use serde_json::json;
+
+fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Encoder {
+    let mut config = json!({
+        "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
+        "n_layer": 2, "n_head": 2, "n_embd": 16
+    });
+    if arch != "radd" {
+        config["cond_dim"] = 8.into();
+    }
+    tiny_encoder(&config, Kind::Float)
+}
+
+fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> Settings {
+    Settings {
+        sampler,
+        steps,
+        schedule: Schedule::Linear,
+        filter: Filter::plain(vocab),
+        candidates: 0,
+        threads: 1,
+        at_once: 2000,
+    }
+}
+
+fn request(order: &[u32], given: &[u32], i: u64) -> Request {
+    let stream = Stream::new(11, Domain::Sample, i);
+    Request { order: order.to_vec(), given: given.to_vec(), stream }
+}
+
+fn draw(encoder: &Encoder, settings: &Settings, order: &[u32], count: u64) -> Vec<Sample> {
+    let starts = (0..count).step_by(2000);
+    starts
+        .flat_map(|start| {
+            let requests = (start..count.min(start + 2000)).map(|i| request(order, &[], i));
+            generate(encoder, requests.collect(), settings).unwrap().0
+        })
+        .collect()
+}
+
+/// How often each text of three tokens below 4 was drawn.
+fn counts(samples: &[Sample]) -> Vec<f64> {
+    let mut counts = vec![0.0; 64];
+    for sample in samples {
+        counts[sample.tokens.iter().fold(0, |code, &t| code * 4 + t as usize)] += 1.0;
+    }
+    counts
+}
+
+fn text(code: usize) -> Vec<u32> {
+    [code / 16, code / 4 % 4, code % 4].map(|t| t as u32).to_vec()
+}
+
+/// Exact probability of every text of three tokens along an order.
+fn exact(encoder: &Encoder, order: &[u32]) -> Vec<f64> {
+    let texts: Vec<Vec<u32>> = (0..64).map(text).collect();
+    let lines: Vec<Line> = texts.iter().map(|tokens| Line { tokens, order, held: None }).collect();
+    let nll = chain_nll(&mut Asker::new(encoder, 64), &lines);
+    nll.iter().map(|nll| (-nll.iter().sum::<f64>()).exp()).collect()
+}
+
+const ORDERS: [[u32; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+/// The same along a random order.
+fn mean_of_orders(encoder: &Encoder) -> Vec<f64> {
+    let laws: Vec<Vec<f64>> = ORDERS.iter().map(|order| exact(encoder, order)).collect();
+    (0..64).map(|code| laws.iter().map(|law| law[code]).sum::<f64>() / 6.0).collect()
+}
+
+#[test]
+fn one_token_a_pass_along_an_order_draws_from_the_chain() {
+    for arch in ["radd", "mdlm", "sedd"] {
+        let encoder = tiny(arch, 3, 4);
+        let law = exact(&encoder, &[2, 0, 1]);
+        assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "too flat to test");
+        let settings = settings(DiffusionSampler::Ordered, None, 4);
+        assert_law(&counts(&draw(&encoder, &settings, &[2, 0, 1], 20_000)), &law);
+    }
+}
+
+#[test]
+fn first_hitting_draws_from_the_chain_along_a_random_order() {
+    let encoder = tiny("radd", 3, 4);
+    let settings = settings(DiffusionSampler::FirstHitting, None, 4);
+    let samples = draw(&encoder, &settings, &[0, 1, 2], 20_000);
+    assert_law(&counts(&samples), &mean_of_orders(&encoder));
+    // The times of three reveals are the order statistics of three uniforms: means 3/4, 1/2, 1/4.
+    let mut means = [0.0; 3];
+    for sample in &samples {
+        assert_eq!((sample.network_calls, sample.times.len()), (3, 3));
+        assert!(sample.times.is_sorted_by(|a, b| a >= b));
+        means.iter_mut().zip(&sample.times).for_each(|(mean, t)| *mean += t / 20_000.0);
+    }
+    assert!(max_difference(&means, &[0.75, 0.5, 0.25]) < 0.006, "{means:?}");
+}
+
+#[test]
+fn many_tweedie_steps_draw_from_the_chain_along_a_random_order_and_one_from_the_product() {
+    let encoder = tiny("radd", 3, 4);
+    let many = settings(DiffusionSampler::Tweedie, Some(4000), 4);
+    assert_law(&counts(&draw(&encoder, &many, &[0, 1, 2], 20_000)), &mean_of_orders(&encoder));
+    let one = settings(DiffusionSampler::Tweedie, Some(1), 4);
+    let samples = draw(&encoder, &one, &[0, 1, 2], 20_000);
+    assert!(samples.iter().all(|s| s.network_calls == 1));
+    let masked = Masked { tokens: vec![4; 3], asked: vec![0, 1, 2], sigma: 0.0 };
+    let rows = encoder.head().logits(&encoder.asked_rows(&[&masked])).softmax(-1, Kind::Double);
+    let p = |position: usize, token: u32| rows.double_value(&[position as i64, i64::from(token)]);
+    let law: Vec<f64> = (0..64)
+        .map(|code| text(code).iter().enumerate().map(|(i, &t)| p(i, t)).product())
+        .collect();
+    assert_law(&counts(&samples), &law);
+}
+
+#[test]
+fn the_number_of_network_calls_has_its_expectation() {
+    let encoder = tiny("radd", 6, 4);
+    for (schedule, steps) in [(Schedule::Linear, 8), (Schedule::Cosine, 5)] {
+        let mut settings = settings(DiffusionSampler::Tweedie, Some(steps), 4);
+        settings.schedule = schedule;
+        let samples = draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 4000);
+        let calls: Vec<f64> = samples.iter().map(|s| s.network_calls as f64).collect();
+        let mean = calls.iter().sum::<f64>() / 4000.0;
+        let variance = calls.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / 3999.0;
+        // A step is idle when all six positions choose others; S(1 − (1 − 1/S)^L) if linear.
+        let share = |i| plan::share(schedule, i, steps);
+        let expected: f64 =
+            (0..steps).map(|i| 1.0 - (1.0 - (share(i) - share(i + 1))).powi(6)).sum();
+        if schedule == Schedule::Linear {
+            assert!((expected - 8.0 * (1.0 - (7f64 / 8.0).powi(6))).abs() < 1e-12);
+        }
+        assert!((mean - expected).abs() < 4.0 * (variance / 4000.0).sqrt(), "{mean} {expected}");
+    }
+}
+
+#[test]
+fn sedds_analytic_steps_have_the_law_of_their_transitions() {
+    let encoder = tiny("sedd", 3, 4);
+    let steps = 3;
+    let time = |i: usize| {
+        analytic::LAST + (1.0 - analytic::LAST) * plan::share(Schedule::Linear, i, steps)
+    };
+    // The law over all states, digit 4 for a mask, step by step.
+    let mut law = vec![0.0; 125];
+    law[124] = 1.0;
+    for step in 0..=steps {
+        let sigma = encoder.sigma_at(time(step));
+        let mut next = vec![0.0; 125];
+        for (state, p) in law.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+            let tokens = [state / 25, state / 5 % 5, state % 5].map(|t| t as u32).to_vec();
+            let asked = vec![0, 1, 2];
+            let masked = Masked { tokens: tokens.clone(), asked, sigma };
+            let logits = encoder.head().logits(&encoder.asked_rows(&[&masked]));
+            let of = |i: usize| -> Vec<f64> {
+                let row = logits.i(i as i64).to_kind(Kind::Double);
+                let mut to = vec![0.0; 5];
+                if tokens[i] != 4 {
+                    to[tokens[i] as usize] = 1.0;
+                    return to;
+                }
+                let sum = row.logsumexp([0], false).double_value(&[]);
+                let scores = sum - encoder.score_offset(sigma);
+                let reveal = match step < steps {
+                    true => {
+                        let dsigma = sigma - encoder.sigma_at(time(step + 1));
+                        analytic::reveal_probability(scores, dsigma).min(1.0)
+                    }
+                    false => 1.0,
+                };
+                for y in 0..4 {
+                    to[y] = reveal * (row.double_value(&[y as i64]) - sum).exp();
+                }
+                to[4] = 1.0 - reveal;
+                to
+            };
+            let [a, b, c] = [of(0), of(1), of(2)];
+            for (code, next) in next.iter_mut().enumerate() {
+                *next += p * a[code / 25] * b[code / 5 % 5] * c[code % 5];
+            }
+        }
+        law = next;
+    }
+    let law: Vec<f64> = (0..64).map(|c| law[c / 16 * 25 + c / 4 % 4 * 5 + c % 4]).collect();
+    let settings = settings(DiffusionSampler::Tweedie, Some(steps), 4);
+    let samples = draw(&encoder, &settings, &[0, 1, 2], 20_000);
+    assert!(samples.iter().any(|s| s.network_calls == 4) && samples.iter().any(|s| s.steps == 1));
+    assert_law(&counts(&samples), &law);
+}
+
+#[test]
+fn a_sample_does_not_depend_on_its_neighbours_and_keeps_what_is_given() {
+    for arch in ["radd", "mdlm", "sedd"] {
+        let encoder = tiny(arch, 6, 9);
+        for sampler in
+            [DiffusionSampler::Tweedie, DiffusionSampler::FirstHitting, DiffusionSampler::Ordered]
+        {
+            let steps = (sampler != DiffusionSampler::FirstHitting).then_some(3);
+            let mut settings = settings(sampler, steps, 9);
+            settings.filter.top_p = 0.9;
+            let requests: Vec<Request> = (0..6)
+                .map(|i| request(&[5, 1, 3, 4, 2, 0], &[7, 8, 1, 2, 3, 4][..i as usize], i))
+                .collect();
+            let (together, counters) = generate(&encoder, requests.clone(), &settings).unwrap();
+            let calls: usize = together.iter().map(|s| s.network_calls).sum();
+            assert_eq!(counters.network_calls, calls as u64);
+            settings.at_once = 1;
+            for (i, (request, expected)) in requests.into_iter().zip(together).enumerate() {
+                let alone =
+                    generate(&encoder, vec![request.clone()], &settings).unwrap().0.remove(0);
+                assert_eq!((&alone.tokens, &alone.order), (&expected.tokens, &expected.order));
+                assert!(max_difference(&alone.nll, &expected.nll) < 1e-5);
+                for (&position, &token) in request.order.iter().zip(&request.given) {
+                    assert_eq!(alone.tokens[position as usize], token);
+                }
+                assert_eq!(alone.order[..i], request.order[..i]);
+                assert_eq!(alone.nll.len(), 6 - i);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_log_probability_is_that_of_the_chain_along_the_recorded_order() {
+    let encoder = tiny("radd", 6, 9);
+    let mut settings = settings(DiffusionSampler::FirstHitting, None, 6);
+    settings.filter = Filter { temperature: 0.7, top_p: 0.8, ..Filter::plain(6) };
+    for sample in draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 20) {
+        assert!(sample.tokens.iter().all(|&t| t < 6));
+        let line = Line { tokens: &sample.tokens, order: &sample.order, held: None };
+        let nll = chain_nll(&mut Asker::new(&encoder, 6), &[line]).remove(0);
+        assert!(max_difference(&sample.nll, &nll) < 2e-5);
+    }
+}
