@@ -390,6 +390,21 @@ fn read_all(path: &Path) -> Result<(), ao_core::Error> {
 fn a_published_file_cut_or_flipped_anywhere_never_panics() {
     let folder = Folder::new();
     let bytes = fs::read(golden("sigma-gpt").join("ckpt.pt")).unwrap();
+    let whole = folder.write("whole.pt", &bytes);
+    read_all(&whole).unwrap();
+    // A flip in a tensor or in the pickle is told by its checksum.
+    let file = fs::OpenOptions::new().write(true).open(&whole).unwrap();
+    for at in [1_000, 50_000, 100_000] {
+        file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+        let text = read_all(&whole).unwrap_err().to_string();
+        assert!(text.contains("checksum differs"), "{at}: {text}");
+        file.write_all_at(&bytes[at..=at], at as u64).unwrap();
+    }
+    // With the pickle's taken off (0: not computed), so that every flip reaches its reader.
+    let entry = b"ckpt/data.pkl";
+    let place = bytes.windows(entry.len()).rposition(|w| w == entry).unwrap();
+    let mut bytes = bytes;
+    bytes[place - 30..place - 26].fill(0);
     let path = folder.write("ckpt.pt", &bytes);
     read_all(&path).unwrap();
     for length in (0..bytes.len()).step_by(1009) {

@@ -32,9 +32,6 @@ pub struct ImportArgs {
     /// Write a folder of this kind instead of a checkpoint
     #[arg(long, value_name = "hf")]
     pub export: Option<Export>,
-    /// Leave the checksums of .pt files unchecked
-    #[arg(long)]
-    pub no_verify: bool,
     /// `-o` and `--force`.
     #[command(flatten)]
     #[serde(flatten)]
@@ -75,11 +72,7 @@ pub fn run(args: ImportArgs) -> Result<()> {
         refuse_existing(target, args.out.force)?; // before anything is read
     }
     let path = import::locate_with(&args.source, !args.quiet.quiet)?;
-    let options = OpenOptions {
-        weights: args.weights,
-        model_config: args.model_config.clone(),
-        no_verify: args.no_verify,
-    };
+    let options = OpenOptions { weights: args.weights, model_config: args.model_config.clone() };
     let source = Source::open(&path, &options)?;
     if args.export.is_some() {
         import::check_exportable(&source)?;

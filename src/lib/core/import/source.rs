@@ -44,8 +44,6 @@ pub struct OpenOptions {
     pub weights: Option<WeightsKind>,
     /// A model config that is to be followed instead of the source's own.
     pub model_config: Option<PathBuf>,
-    /// Leaves the checksums of archives unchecked.
-    pub no_verify: bool,
 }
 
 /// One file of a source.
@@ -66,7 +64,6 @@ pub struct Source {
     order: Vec<String>,
     metadata: Metadata,
     tokenizer: Option<PathBuf>,
-    no_verify: bool,
 }
 
 /// Opens a file or folder with the weights that it would be scored with; see [`Source::open`].
@@ -125,7 +122,6 @@ impl Source {
             tensors,
             metadata,
             tokenizer,
-            no_verify: options.no_verify,
         })
     }
 
@@ -198,16 +194,9 @@ impl Source {
     ) -> Result<()> {
         let tensor = self.tensor(name)?;
         let file = &self.files[tensor.file];
-        if let Some(entry) = tensor.entry.as_ref().filter(|_| !self.no_verify) {
-            let mut crc = flate2::Crc::new();
-            crc.update(&file.map[entry.bytes.clone()]);
-            if crc.sum() != entry.crc32 {
-                return Err(Error::input(
-                    format!("{}, tensor '{name}'", file.path.display()),
-                    "its checksum differs, the file is damaged; fetch it again (--no-verify reads \
-                     files that were saved without checksums)",
-                ));
-            }
+        if let Some(entry) = &tensor.entry {
+            let place = || format!("{}, tensor '{name}'", file.path.display());
+            entry.verify(&file.map).map_err(|e| Error::input(place(), e))?;
         }
         let view = &tensor.view;
         if transposed {

@@ -69,11 +69,11 @@ impl TorchFile {
         {
             return Err(bad("was saved on a big-endian machine; save it anew on another".into()));
         }
-        let values = match archive.get(&format!("{name}/data.pkl")) {
-            Some(entry) => entry.bytes.clone(),
-            None => return Err(bad("lost its data.pkl".into())), // it was just found
+        let Some(values) = archive.get(&format!("{name}/data.pkl")) else {
+            return Err(bad("lost its data.pkl".into())); // it was just found
         };
-        let pickle = Pickle::read(&map[values]).map_err(bad)?;
+        values.verify(&map).map_err(|e| bad(format!("data.pkl: {e}")))?;
+        let pickle = Pickle::read(&map[values.bytes.clone()]).map_err(bad)?;
         Ok(TorchFile { map, pickle, archive, name })
     }
 

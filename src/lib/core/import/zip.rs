@@ -20,8 +20,27 @@ const MAX_ENTRIES: usize = 1 << 20;
 pub struct Entry {
     /// Place in the file.
     pub bytes: Range<usize>,
-    /// CRC-32 of the bytes, as the directory has it.
+    /// CRC-32 of the bytes as the directory has it, 0 where it was not computed.
     pub crc32: u32,
+}
+
+impl Entry {
+    /// Checks the bytes in `file` against their checksum. One of 0 was not computed: `torch.save`
+    /// writes it with its `compute_crc32` option off.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub fn verify(&self, file: &[u8]) -> Result<(), String> {
+        if self.crc32 == 0 {
+            return Ok(());
+        }
+        let mut crc = flate2::Crc::new();
+        crc.update(&file[self.bytes.clone()]);
+        if crc.sum() == self.crc32 {
+            return Ok(());
+        }
+        Err("its checksum differs, so the file is damaged; fetch it again".into())
+    }
 }
 
 /// The entries of an archive by name.

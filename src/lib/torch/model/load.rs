@@ -144,7 +144,7 @@ impl Loaded {
             }
         };
         let model_config = args.model_config.clone();
-        let options = import::OpenOptions { weights, model_config, ..Default::default() };
+        let options = import::OpenOptions { weights, model_config };
         let source = Source::open(path, &options)?;
         let config = source.config().clone();
         let weights = Weights::import(&source)?.to_device(place.device);
