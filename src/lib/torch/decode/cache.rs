@@ -2,11 +2,38 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::kernels::attention::HeadCache;
 use crate::model::Attend;
 
 /// Keys and values, one pair of (B, H, slots, hs) a layer; slot k of a sequence is its row k.
 pub struct Cache {
+    /// (layers, 2, B, H, slots, hs).
+    all: Tensor,
+    /// Views of it.
     layers: Vec<[Tensor; 2]>,
+}
+
+/// The memory of a cache on the CPU, for threads that each use their own part.
+pub(super) struct CacheMemory<T> {
+    data: *mut T,
+    /// Sequences, heads, slots, head size.
+    sizes: [usize; 4],
+}
+
+// SAFETY: it is a place; who reads or writes there gives a word of their own.
+unsafe impl<T: Sync> Sync for CacheMemory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for CacheMemory<T> {}
+
+impl<T> CacheMemory<T> {
+    /// The keys and values of one head of one sequence in block `layer`.
+    pub fn head(&self, layer: usize, line: usize, head: usize) -> HeadCache<T> {
+        let [b, heads, slots, hs] = self.sizes;
+        assert!(line < b && head < heads);
+        let place = |which: usize| (((layer * 2 + which) * b + line) * heads + head) * slots * hs;
+        let (keys, values) = (self.data.wrapping_add(place(0)), self.data.wrapping_add(place(1)));
+        HeadCache { keys, values, slots }
+    }
 }
 
 /// One pass of rows over a cache: writes the rows' keys and values into their slots, then lets each
@@ -29,7 +56,18 @@ impl Cache {
         let [layers, b, heads, slots, hs] = sizes.map(|n| n as i64);
         let all = Tensor::zeros([layers, 2, b, heads, slots, hs], (kind, device));
         let part = |layer, which| all.select(0, layer).select(0, which);
-        Cache { layers: (0..layers).map(|layer| [part(layer, 0), part(layer, 1)]).collect() }
+        let views = (0..layers).map(|layer| [part(layer, 0), part(layer, 1)]).collect();
+        Cache { layers: views, all }
+    }
+
+    /// Its memory.
+    ///
+    /// # Safety
+    /// `T` must be its kind, and it must lie on the CPU.
+    pub(super) unsafe fn memory<T>(&mut self) -> CacheMemory<T> {
+        let size = self.all.size();
+        let sizes = [2, 3, 4, 5].map(|i| size[i] as usize);
+        CacheMemory { data: self.all.data_ptr() as *mut T, sizes }
     }
 
     /// The keys and values of a layer, (B, H, slots, hs) each: views, for tests and inspection.

@@ -1,16 +1,20 @@
 //! The decoding loop over groups of positions: a pass of the trunk for each group, the head on its
 //! rows, and a draw for each row; and what the other ways to decode share with it.
 
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ao_core::rng::Stream;
 use ao_core::{Error, Result};
+use ao_core::rng::Stream;
 use tch::{Device, Kind, Tensor};
 
 use super::filter::Filter;
 use super::law::{Draw, Sampler};
+use super::rows::RowTrunk;
 use super::session::{Line, Session};
 use crate::kernels::parts;
+use crate::kernels::pool::Pool;
 use crate::model::{Conditioning, Decoder, slice};
 
 /// Most bytes of logits that exist at a time.
@@ -76,9 +80,13 @@ pub struct Generator<'a> {
     model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
     pub(super) filter: Filter,
-    threads: usize,
+    trunk: Option<&'a RowTrunk>,
+    pool: Arc<Pool>,
     candidates: usize,
-    samplers: Vec<Sampler>,
+    /// Samplers that no thread uses at the moment.
+    samplers: Mutex<Vec<Sampler>>,
+    /// Logits of the rows at hand.
+    logits: Vec<f32>,
     /// What was done so far.
     pub tally: Tally,
     /// Where the time went so far.
@@ -105,9 +113,29 @@ impl<'a> Generator<'a> {
         filter: Filter,
         threads: usize,
     ) -> Generator<'a> {
-        let samplers = (0..threads.max(1)).map(|_| Sampler::default()).collect();
-        let (tally, shares) = (Tally::default(), Shares::default());
-        Generator { model, conditioning, filter, threads, candidates: 0, samplers, tally, shares }
+        Generator {
+            model,
+            conditioning,
+            filter,
+            trunk: None,
+            pool: Arc::new(Pool::new(threads)),
+            candidates: 0,
+            samplers: Mutex::default(),
+            logits: Vec::new(),
+            tally: Tally::default(),
+            shares: Shares::default(),
+        }
+    }
+
+    /// The threads that share its work.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.clone()
+    }
+
+    /// Lets `trunk`, made from the same model, make the passes of few rows and the logits.
+    pub fn with_rows(mut self, trunk: Option<&'a RowTrunk>) -> Generator<'a> {
+        self.trunk = trunk;
+        self
     }
 
     /// Lists the `count` likeliest tokens of every drawn position.
@@ -142,7 +170,7 @@ impl<'a> Generator<'a> {
         let streams = requests.iter().map(|r| r.stream.clone()).collect();
         let (drawn, steps) = (vec![Vec::new(); requests.len()], vec![0; requests.len()]);
         let lines = requests.into_iter().map(|r| Line::new(r.order, r.given)).collect();
-        let session = Session::new(self.model, self.conditioning, lines);
+        let session = Session::new(self.model, self.conditioning, lines).with_rows(self.trunk);
         Making { session, streams, drawn, steps }
     }
 
@@ -215,13 +243,13 @@ impl<'a> Generator<'a> {
         for start in (0..count).step_by(most) {
             let rows = most.min(count - start);
             let started = Instant::now();
-            let logits = self.logits(&hidden.narrow(0, start as i64, rows as i64));
+            let values = self.logits(&hidden.narrow(0, start as i64, rows as i64), rows * vocab);
             self.shares.head += started.elapsed();
-            // SAFETY: contiguous and f32 by `logits`.
-            let values = unsafe { slice::<f32>(&logits) };
-            outcomes.extend(self.each_of(rows, vocab, &|i, sampler| {
+            let part = self.each_of(rows, vocab, &|i, sampler| {
                 work(start + i, &values[i * vocab..(i + 1) * vocab], sampler)
-            })?);
+            });
+            self.logits = values;
+            outcomes.extend(part?);
         }
         Ok(outcomes)
     }
@@ -235,24 +263,37 @@ impl<'a> Generator<'a> {
         work: &(impl Fn(usize, &mut Sampler) -> Result<T> + Sync),
     ) -> Result<Vec<T>> {
         let started = Instant::now();
-        let threads = if count * width < THREADED { 1 } else { self.threads };
-        let part = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
-            range.map(|i| work(i, sampler)).collect::<Result<Vec<T>>>()
-        };
-        let mut outcomes = Vec::with_capacity(count);
-        for done in share(count, threads, &mut self.samplers, &part) {
-            outcomes.extend(done?);
-        }
+        let unit = if count * width < THREADED { count.max(1) } else { 1 };
+        let done = Mutex::new(Vec::new());
+        self.pool.split(count, unit, usize::MAX, &|range: Range<usize>, _| {
+            let mut sampler = lock(&self.samplers).pop().unwrap_or_default();
+            let part: Vec<Result<T>> = range.clone().map(|i| work(i, &mut sampler)).collect();
+            lock(&self.samplers).push(sampler);
+            lock(&done).push((range.start, part));
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|part| part.0);
         self.shares.sampling += started.elapsed();
-        Ok(outcomes)
+        done.into_iter().flat_map(|part| part.1).collect()
     }
 
-    /// Logits of hidden rows (N, C): f32 (N, V), contiguous, on the CPU.
-    fn logits(&self, hidden: &Tensor) -> Tensor {
+    /// The `count` logits of hidden rows (N, C), f32 (N, V), in memory that is used again.
+    fn logits(&mut self, hidden: &Tensor, count: usize) -> Vec<f32> {
+        let mut values = std::mem::take(&mut self.logits);
+        if values.len() < count {
+            values.resize(count, 0.0);
+        }
+        if let Some(trunk) = self.trunk {
+            trunk.logits(hidden, &mut values);
+            return values;
+        }
         tch::no_grad(|| {
             let logits = self.model.head().logits(hidden);
-            logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous()
-        })
+            let logits = logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous();
+            // SAFETY: contiguous and f32 by the line above.
+            values[..count].copy_from_slice(unsafe { slice::<f32>(&logits) });
+        });
+        values
     }
 }
 
@@ -288,6 +329,11 @@ pub(super) fn share<T: Send>(
         done.extend(mine);
         done
     })
+}
+
+/// What a mutex holds; a thread that panicked has left nothing half done in it.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tokens of steps as tokens of positions.

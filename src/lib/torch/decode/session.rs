@@ -8,6 +8,7 @@ use ao_core::{Error, Result};
 use tch::{Kind, Tensor};
 
 use super::cache::Cache;
+use super::rows::{Row, RowTrunk};
 use crate::model::{Conditioning, Decoder};
 
 /// One sequence: its order and the tokens so far.
@@ -68,6 +69,8 @@ pub struct Ask<'a> {
 pub struct Session<'a> {
     model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
+    /// Makes the passes of few rows, where there is one.
+    trunk: Option<&'a RowTrunk>,
     cache: Cache,
     /// The first row that the family has: 0, or 1 where there is no [None].
     first: usize,
@@ -93,7 +96,13 @@ impl<'a> Session<'a> {
         let head_size = config.n_embd() / config.n_head();
         let sizes = [config.n_layer(), lines.len(), config.n_head(), slots, head_size];
         let cache = Cache::new(sizes, model.compute(), model.device());
-        Session { model, conditioning, cache, first, lines, rows_forwarded: 0 }
+        Session { model, conditioning, trunk: None, cache, first, lines, rows_forwarded: 0 }
+    }
+
+    /// Lets `trunk`, made from the same model, make the passes of few rows.
+    pub fn with_rows(mut self, trunk: Option<&'a RowTrunk>) -> Session<'a> {
+        self.trunk = trunk;
+        self
     }
 
     /// The hidden rows that predict the next `sizes[r]` tokens of each sequence, each of them given
@@ -150,17 +159,42 @@ impl<'a> Session<'a> {
             counts.push(count);
             causal.push(own);
         }
-        let rows = counts.iter().copied().max().unwrap_or(0);
-        tch::no_grad(|| {
-            let (input, targets) = self.input(asks, &counts, rows);
-            let mut attend = self.cache.block(&starts, &counts, &causal, rows);
-            let hidden = self.model.forward(&input, &targets, self.conditioning, &mut attend, 0.0);
-            for (line, ask) in self.lines.iter_mut().zip(asks) {
-                line.cached = line.cached.max(ask.until);
+        let total: usize = counts.iter().sum();
+        let hidden = match self.trunk.filter(|trunk| trunk.takes(total)) {
+            Some(trunk) => {
+                let (rows, wanted) = self.rows(asks, &causal, &counts);
+                trunk.pass(&rows, &wanted, &mut self.cache)
             }
-            self.rows_forwarded += counts.iter().map(|&c| c as u64).sum::<u64>();
-            Ok(wanted_rows(&hidden, asks, &counts, rows))
-        })
+            None => tch::no_grad(|| {
+                let rows = counts.iter().copied().max().unwrap_or(0);
+                let (input, targets) = self.input(asks, &counts, rows);
+                let mut attend = self.cache.block(&starts, &counts, &causal, rows);
+                let hidden =
+                    self.model.forward(&input, &targets, self.conditioning, &mut attend, 0.0);
+                wanted_rows(&hidden, asks, &counts, rows)
+            }),
+        };
+        for (line, ask) in self.lines.iter_mut().zip(asks) {
+            line.cached = line.cached.max(ask.until);
+        }
+        self.rows_forwarded += total as u64;
+        Ok(hidden)
+    }
+
+    /// The rows of a pass one after the other, and which of them are wanted.
+    fn rows(&self, asks: &[Ask], causal: &[usize], counts: &[usize]) -> (Vec<Row>, Vec<usize>) {
+        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        for (r, (line, ask)) in self.lines.iter().zip(asks).enumerate() {
+            let start = line.cached - self.first;
+            for j in 0..counts[r] {
+                let (held, target) = row_of(line, ask, j);
+                let slot = start + j;
+                let visible = if j < causal[r] { slot } else { start + causal[r] - 1 };
+                rows.push(Row { line: r, slot, visible, held, target });
+            }
+            wanted.extend(rows.len() - ask.wanted..rows.len());
+        }
+        (rows, wanted)
     }
 
     /// After a pass with copies, puts the keys and values of copy `copy − 1` of sequence `r` in the
@@ -180,14 +214,13 @@ impl<'a> Session<'a> {
         for (r, (line, ask)) in self.lines.iter().zip(asks).enumerate() {
             for j in 0..counts[r] {
                 let at = r * rows + j;
-                let row = (line.cached + j).min(ask.until - 1);
-                let copy = (line.cached + j).checked_sub(ask.until);
-                targets[at] = i64::from(copy.map_or(line.order[row], |c| ask.copies[c]));
-                match row.checked_sub(1) {
+                let (held, target) = row_of(line, ask, j);
+                targets[at] = i64::from(target);
+                match held {
                     None => none[at] = true,
-                    Some(step) => {
-                        tokens[at] = i64::from(line.tokens[step]);
-                        positions[at] = i64::from(line.order[step]);
+                    Some((token, position)) => {
+                        tokens[at] = i64::from(token);
+                        positions[at] = i64::from(position);
                     }
                 }
             }
@@ -216,6 +249,14 @@ impl<'a> Session<'a> {
     pub fn kind(&self) -> Kind {
         self.model.kind()
     }
+}
+
+/// What row j of a pass holds, a token and its position or [None], and the position it predicts.
+fn row_of(line: &Line, ask: &Ask, j: usize) -> (Option<(u32, u32)>, u32) {
+    let row = (line.cached + j).min(ask.until - 1);
+    let copy = (line.cached + j).checked_sub(ask.until);
+    let target = copy.map_or(line.order[row], |c| ask.copies[c]);
+    (row.checked_sub(1).map(|step| (line.tokens[step], line.order[step])), target)
 }
 
 fn wanted_rows(hidden: &Tensor, asks: &[Ask], counts: &[usize], rows: usize) -> Tensor {

@@ -35,7 +35,10 @@ macro_rules! dispatch {
 }
 
 pub mod adamw;
+pub mod attention;
 pub mod categorical;
+pub mod matmul;
+pub mod pool;
 pub mod softmax;
 
 /// Splits `rows` rows into at most `threads` contiguous parts of nearly equal size.

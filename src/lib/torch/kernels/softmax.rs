@@ -48,7 +48,7 @@ const LANES: usize = 32;
 
 /// exp(x) for x ≤ 0, relative error below 2e-7.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to a whole number

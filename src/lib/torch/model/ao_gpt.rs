@@ -11,6 +11,7 @@ use tch::{Kind, Tensor};
 
 use super::decoder::{Attend, Base, Conditioning, Decoder, base};
 use super::layers::{Attention, Linear, Mlp, cast, drop, rms_norm};
+use super::parts::{BlockParts, Parts};
 use super::weights::Weights;
 
 struct Block {
@@ -127,6 +128,26 @@ impl Decoder for AoGpt {
             }
             _ => None,
         }
+    }
+
+    fn parts(&self) -> Option<Parts> {
+        let block = |block: &Block| {
+            let (c_attn, attn_proj, qk_norm) = block.attn.parts();
+            let (c_fc, mlp_proj) = block.mlp.parts();
+            let (ln_1, ln_2) = (block.ln_1.shallow_clone(), block.ln_2.shallow_clone());
+            BlockParts { ln_1, c_attn, qk_norm, attn_proj, ln_2, c_fc, mlp_proj }
+        };
+        let input = self.encoding == PositionEncoding::Input;
+        Some(Parts {
+            wte: self.base.wte.shallow_clone(),
+            wpe: self.wpe.shallow_clone(),
+            wnonee: self.wnonee.shallow_clone(),
+            target: self.wtpe.as_ref().filter(|_| input).map(Tensor::shallow_clone),
+            blocks: self.blocks.iter().map(block).collect(),
+            ln_f: self.ln_f.shallow_clone(),
+            head: self.base.head.parts(),
+            heads: self.base.config.n_head(),
+        })
     }
 
     fn forward(

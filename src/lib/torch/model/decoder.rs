@@ -12,6 +12,7 @@ use super::ao_gpt::AoGpt;
 use super::batch::Batch;
 use super::gpt2::Gpt2;
 use super::head::Head;
+use super::parts::Parts;
 use super::sigma_gpt::SigmaGpt;
 use super::weights::Weights;
 
@@ -52,6 +53,11 @@ pub struct Conditioning {
 }
 
 impl Conditioning {
+    /// The tables of the blocks, (T, width) each, and that of the final norm.
+    pub fn tables(&self) -> (&[Tensor], Option<&Tensor>) {
+        (&self.blocks, self.last.as_ref())
+    }
+
     /// The rows of block `layer` for targets (B, R): (B, R, width).
     pub(super) fn block(&self, layer: usize, targets: &Tensor) -> Option<Tensor> {
         self.blocks.get(layer).map(|table| Tensor::embedding(table, targets, -1, false, false))
@@ -99,6 +105,11 @@ pub trait Decoder {
         attend: &mut dyn Attend,
         dropout: f64,
     ) -> Tensor;
+
+    /// The model as plain tensors, where kernels beside libtorch know its family.
+    fn parts(&self) -> Option<Parts> {
+        None
+    }
 
     /// Architecture and sizes.
     fn config(&self) -> &ModelConfig {

@@ -7,6 +7,7 @@ use half::bf16;
 use tch::{Device, Kind, Tensor};
 
 use super::layers::cast;
+use super::parts::MatrixParts;
 use crate::kernels::softmax;
 
 /// Most bytes of logits that exist at a time.
@@ -53,6 +54,12 @@ impl Head {
     /// Most bytes of logits that exist at a time, for `rows` rows of `vocab` f32.
     pub fn chunk_bytes(vocab: usize, rows: usize) -> usize {
         4 * vocab * chunk_rows(4 * vocab, rows)
+    }
+
+    /// Its tensors.
+    pub(super) fn parts(&self) -> MatrixParts {
+        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
+        MatrixParts { weight: self.weight.shallow_clone(), bias }
     }
 
     /// Rows of the head V, padding included.

@@ -5,6 +5,7 @@ use tch::{IndexOp, Kind, Tensor};
 
 use super::NORM_EPS;
 use super::decoder::Attend;
+use super::parts::MatrixParts;
 use super::weights::Weights;
 
 /// x·Wᵀ + b, multiplied in the compute kind.
@@ -28,6 +29,12 @@ impl Linear {
     pub fn freeze(&mut self) {
         self.weight = cast(&self.weight, self.compute);
         self.bias = self.bias.as_ref().map(|b| cast(b, self.compute));
+    }
+
+    /// Its tensors.
+    pub fn parts(&self) -> MatrixParts {
+        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
+        MatrixParts { weight: self.weight.shallow_clone(), bias }
     }
 
     /// (…, in) to (…, out), in the compute kind.
@@ -89,6 +96,12 @@ impl Attention {
         self.c_proj.freeze();
     }
 
+    /// c_attn and c_proj, and the norms of q and k.
+    pub fn parts(&self) -> (MatrixParts, MatrixParts, Option<[Tensor; 2]>) {
+        let norms = self.qk_norm.as_ref().map(|norms| norms.each_ref().map(Tensor::shallow_clone));
+        (self.c_attn.parts(), self.c_proj.parts(), norms)
+    }
+
     /// (B, R, C) to (B, R, C), in the compute kind; norms in that of `h`.
     pub fn forward(&self, layer: usize, h: &Tensor, attend: &mut dyn Attend) -> Tensor {
         let (b, r, c) = (h.size()[0], h.size()[1], h.size()[2]);
@@ -130,6 +143,11 @@ impl Mlp {
     pub fn freeze(&mut self) {
         self.c_fc.freeze();
         self.c_proj.freeze();
+    }
+
+    /// c_fc and c_proj.
+    pub fn parts(&self) -> (MatrixParts, MatrixParts) {
+        (self.c_fc.parts(), self.c_proj.parts())
     }
 
     /// (…, C) to (…, C), in the compute kind.

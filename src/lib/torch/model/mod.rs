@@ -11,6 +11,7 @@ mod head;
 mod layers;
 mod load;
 mod masked;
+mod parts;
 mod sigma_gpt;
 mod weights;
 
@@ -23,6 +24,7 @@ pub use head::{Head, HeadGradients};
 pub(crate) use head::{slice, slice_mut};
 pub use load::{CheckpointArgs, Loaded, WeightsChoice};
 pub use masked::Masked;
+pub use parts::{BlockParts, MatrixParts, Parts};
 pub use sigma_gpt::SigmaGpt;
 pub use weights::Weights;
 pub(crate) use weights::write_all;
