@@ -283,7 +283,8 @@ impl<'a> Generator<'a> {
         if values.len() < count {
             values.resize(count, 0.0);
         }
-        if let Some(trunk) = self.trunk {
+        let rows = hidden.size()[0] as usize;
+        if let Some(trunk) = self.trunk.filter(|trunk| trunk.takes(rows)) {
             trunk.logits(hidden, &mut values);
             return values;
         }

@@ -134,8 +134,18 @@ impl Sampler {
     /// [`Error::NonFinite`] when a logit is NaN or infinite.
     pub fn draw(&mut self, filter: &Filter, logits: &[f32], seen: &[u32], u: f64) -> Result<Draw> {
         let max = finite_max(logits)?;
-        let token = self.first.law(filter, logits, seen).draw(u);
-        Ok(Draw { token, nll: self.nll(logits, max, token), candidates: Vec::new() })
+        let law = self.first.law(filter, logits, seen);
+        let token = law.draw(u);
+        let nll = match law {
+            // The law is the model's own over the real ids: only padding is missing in its sum.
+            Law::Whole { row, max, scale: 1.0, total, .. } if !filter.touches() => {
+                let padding = logits[row.len()..].iter();
+                let sum: f64 = padding.map(|&x| (f64::from(x) - f64::from(max)).exp()).sum();
+                (total + sum).ln() + f64::from(max) - f64::from(logits[token as usize])
+            }
+            _ => self.nll(logits, max, token),
+        };
+        Ok(Draw { token, nll, candidates: Vec::new() })
     }
 
     /// A draw at `u` and its probability under the filtered law.

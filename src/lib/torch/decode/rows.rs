@@ -18,8 +18,10 @@ use crate::kernels::matmul::{Element, available, matmul};
 use crate::kernels::pool::Pool;
 use crate::model::{Conditioning, Decoder, MatrixParts, NORM_EPS, Parts, slice};
 
-/// Most rows of a pass; libtorch's kernels are as good for more.
+/// Most rows of a pass in f32; for more, libtorch's kernels are as good.
 const MOST_ROWS: usize = 256;
+/// Most rows with weights in bf16, which libtorch multiplies by instructions of their own.
+const MOST_ROWS_HALF: usize = 64;
 /// Rows from which on the steps between products are shared among threads.
 const SHARED_ROWS: usize = 16;
 
@@ -69,9 +71,12 @@ impl RowTrunk {
         Some(RowTrunk { kind, pool })
     }
 
-    /// Whether a pass of so many rows is better made here.
+    /// Whether so many rows are better computed here.
     pub(super) fn takes(&self, rows: usize) -> bool {
-        rows <= MOST_ROWS
+        match self.kind {
+            Trunks::Float(_) => rows <= MOST_ROWS,
+            Trunks::Half(_) => rows <= MOST_ROWS_HALF,
+        }
     }
 
     /// One pass: the hidden rows of `wanted`, (wanted, C). Keys and values of all rows go into their

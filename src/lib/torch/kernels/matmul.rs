@@ -103,10 +103,47 @@ pub(super) unsafe fn sums(v: &[__m512; LANES]) -> __m512 {
             let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
             *four = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
         }
-        let halves = |a, b| {
-            _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
-        };
-        halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]))
+        let mut two = [zero; 2];
+        for (i, two) in two.iter_mut().enumerate() {
+            *two = quarters(fours[2 * i], fours[2 * i + 1]);
+        }
+        quarters(two[0], two[1])
+    }
+}
+
+/// The sums of each vector's first and second, and third and fourth, 128 bits.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn quarters(a: __m512, b: __m512) -> __m512 {
+    // SAFETY: the caller's machine has AVX-512.
+    unsafe { _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b)) }
+}
+
+/// One vector of each row of a tile, added to `acc`. A function, as a closure would not be compiled
+/// for the vectors of its caller.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn step<T: Element, const R: usize, const N: usize>(
+    w: *const T,
+    x: *const f32,
+    k: usize,
+    mask: __mmask16,
+    acc: &mut [__m512; LANES],
+) {
+    // SAFETY: the caller's word, as for `tile`; what is prefetched need not be there.
+    unsafe {
+        let mut part = [_mm512_setzero_ps(); N];
+        for (n, part) in part.iter_mut().enumerate() {
+            *part = T::load(w.add(n * k), mask);
+            // The next tile of W, which lies behind this one.
+            _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add((n + N) * k).cast());
+        }
+        for r in 0..R {
+            let row = f32::load(x.add(r * k), mask);
+            for n in 0..N {
+                acc[r * N + n] = _mm512_fmadd_ps(part[n], row, acc[r * N + n]);
+            }
+        }
     }
 }
 
@@ -121,28 +158,14 @@ unsafe fn tile<T: Element, const R: usize, const N: usize>(
     // SAFETY: the caller's word: N rows at w and R rows at x, of k elements each.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); LANES];
-        let mut step = |at: usize, mask: __mmask16| {
-            let mut part = [_mm512_setzero_ps(); N];
-            for (n, part) in part.iter_mut().enumerate() {
-                *part = T::load(w.add(n * k + at), mask);
-                // The next tile of W, which lies behind this one.
-                _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add((n + N) * k + at).cast());
-            }
-            for r in 0..R {
-                let row = f32::load(x.add(r * k + at), mask);
-                for n in 0..N {
-                    acc[r * N + n] = _mm512_fmadd_ps(part[n], row, acc[r * N + n]);
-                }
-            }
-        };
         let whole = k / LANES * LANES;
         let mut at = 0;
         while at < whole {
-            step(at, ALL);
+            step::<T, R, N>(w.add(at), x.add(at), k, ALL, &mut acc);
             at += LANES;
         }
         if whole < k {
-            step(whole, tail_mask(k));
+            step::<T, R, N>(w.add(whole), x.add(whole), k, tail_mask(k), &mut acc);
         }
         let mut out = [0f32; LANES];
         _mm512_storeu_ps(out.as_mut_ptr(), sums(&acc));
