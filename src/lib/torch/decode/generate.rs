@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ao_core::{Error, Result};
 use ao_core::rng::Stream;
+use ao_core::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
 use super::filter::Filter;
