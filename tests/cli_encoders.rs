@@ -228,6 +228,7 @@ fn samples_repeat_whatever_the_batch_and_record_how_they_came_about() {
             ("tweedie", &["--steps", "6"][..]),
             ("first-hitting", &["--top-p", "0.9"]),
             ("ordered", &["--order", "r2l", "--steps", "4"]),
+            ("ordered", &["--order", "adaptive:margin:window=5", "--steps", "4"]),
         ] {
             let drawn = |more: &[&str]| {
                 let all = [&["--sampler", sampler], extra, more].concat();
@@ -252,7 +253,8 @@ fn samples_repeat_whatever_the_batch_and_record_how_they_came_about() {
                     }
                     "ordered" => {
                         assert_eq!(calls, 4);
-                        assert_eq!(record["order"], json!((0..16).rev().collect::<Vec<_>>()));
+                        let r2l = json!((0..16).rev().collect::<Vec<_>>());
+                        assert_eq!(record["order"] == r2l, extra[1] == "r2l");
                     }
                     _ => assert!(calls <= 7),
                 }
@@ -316,7 +318,8 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     for (call, words) in [
         (&["--speculative", "4"][..], "radd is an encoder"),
         (&["--rejection"], "radd is an encoder"),
-        (&["--order", "adaptive:margin"], "radd is an encoder"),
+        (&["--order", "adaptive:surest"], "adaptive"),
+        (&["--sampler", "tweedie", "--order", "adaptive:margin"], "draws the order itself"),
         (&["--sampler", "tweedie", "--order", "l2r"], "draws the order itself"),
         (&["--sampler", "first-hitting", "--steps", "4"], "one pass a token"),
     ] {

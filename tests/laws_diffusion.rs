@@ -3,6 +3,7 @@
 mod common;
 
 use ao_core::rng::{Domain, Stream};
+use ao_torch::decode::adaptive::AdaptiveOrder;
 use ao_torch::decode::diffusion::{
     DiffusionSampler, Request, Sample, Settings, analytic, generate, plan,
 };
@@ -29,6 +30,7 @@ fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Encoder {
 fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> Settings {
     Settings {
         sampler,
+        adaptive: None,
         steps,
         schedule: Schedule::Linear,
         filter: Filter::plain(vocab),
@@ -181,8 +183,8 @@ fn sedds_analytic_steps_have_the_law_of_their_transitions() {
                     }
                     false => 1.0,
                 };
-                for y in 0..4 {
-                    to[y] = reveal * (row.double_value(&[y as i64]) - sum).exp();
+                for (y, to) in to.iter_mut().enumerate().take(4) {
+                    *to = reveal * (row.double_value(&[y as i64]) - sum).exp();
                 }
                 to[4] = 1.0 - reveal;
                 to
@@ -243,5 +245,39 @@ fn the_log_probability_is_that_of_the_chain_along_the_recorded_order() {
         let line = Line { tokens: &sample.tokens, order: &sample.order, held: None };
         let nll = chain_nll(&mut Asker::new(&encoder, 6), &[line]).remove(0);
         assert!(max_difference(&sample.nll, &nll) < 2e-5);
+    }
+}
+
+#[test]
+fn an_adaptive_step_reveals_what_the_network_is_surest_of() {
+    let encoder = tiny("radd", 6, 9);
+    for (rule, size) in [("top-prob", 1), ("margin", 2), ("entropy", 3)] {
+        let mut settings = settings(DiffusionSampler::Ordered, Some(6 / size), 9);
+        let order: AdaptiveOrder = format!("adaptive:{rule}").parse().unwrap();
+        settings.adaptive = Some(order);
+        let samples = draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 20);
+        assert!(samples.iter().any(|s| s.order != samples[0].order), "orders follow the tokens");
+        for sample in samples {
+            assert_eq!((sample.steps, sample.network_calls), (6 / size, 6 / size));
+            for step in 0..6 / size {
+                let hidden: Vec<u32> =
+                    (0..6).filter(|p| !sample.order[..step * size].contains(p)).collect();
+                let mut tokens = sample.tokens.clone();
+                hidden.iter().for_each(|&p| tokens[p as usize] = encoder.mask());
+                let masked = Masked { tokens, asked: hidden.clone(), sigma: 0.0 };
+                let logits = encoder.head().logits(&encoder.asked_rows(&[&masked]));
+                let mut ranked: Vec<(f64, u32)> = hidden
+                    .iter()
+                    .enumerate()
+                    .map(|(row, &p)| {
+                        let row: Vec<f32> = Vec::try_from(logits.i(row as i64)).unwrap();
+                        (order.rule.confidence(&row), p)
+                    })
+                    .collect();
+                ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+                let surest: Vec<u32> = ranked[..size].iter().map(|r| r.1).collect();
+                assert_eq!(sample.order[step * size..(step + 1) * size], surest, "{rule}");
+            }
+        }
     }
 }

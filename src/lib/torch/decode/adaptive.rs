@@ -171,7 +171,7 @@ fn ask_candidates(making: &mut Making, sizes: &[usize], window: Option<usize>) -
 }
 
 /// The indices of the `count` largest confidences, largest first, of equal ones the lowest index.
-fn surest(confidence: &[f64], count: usize) -> Vec<usize> {
+pub(super) fn surest(confidence: &[f64], count: usize) -> Vec<usize> {
     let mut index: Vec<usize> = (0..confidence.len()).collect();
     index.sort_by(|&a, &b| confidence[b].total_cmp(&confidence[a]));
     index.truncate(count);

@@ -27,7 +27,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) n: u64,
     /// Forward passes of a sample [default: one a token, which is exact; fewer draw groups of
-    /// tokens independently of each other]
+    /// tokens independently of each other]; with --sampler tweedie the number of times
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps: Option<u64>,
     /// How many tokens each step reveals

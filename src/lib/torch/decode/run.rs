@@ -81,29 +81,28 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let started = Instant::now();
     let batch_size = if loaded.alone { 1 } else { args.batch_size };
     // Hands each batch of samples, with their templates and rows of the orders, to `draw`.
-    let mut batches =
-        |draw: &mut dyn FnMut(&[(u64, &Template, Vec<u32>)]) -> Result<Vec<Value>>| {
-            let mut done = 0;
-            while done < total {
-                let end = total.min(done.saturating_add(batch_size));
-                let mut batch = Vec::new();
-                for id in done..end {
-                    let template = &templates[(id / args.n) as usize];
-                    let mut row = Vec::new();
-                    orders.row(id, template.tokens.len(), &mut row)?;
-                    batch.push((id, template, row));
-                }
-                for record in draw(&batch)? {
-                    put(&mut sink, &record)?;
-                }
-                progress.add(end - done);
-                done = end;
+    let mut batches = |draw: &mut dyn FnMut(&[Turn]) -> Result<Vec<Value>>| {
+        let mut done = 0;
+        while done < total {
+            let end = total.min(done.saturating_add(batch_size));
+            let mut batch = Vec::new();
+            for id in done..end {
+                let template = &templates[(id / args.n) as usize];
+                let mut row = Vec::new();
+                orders.row(id, template.tokens.len(), &mut row)?;
+                batch.push((id, template, row));
             }
-            Ok::<_, Error>(())
-        };
+            for record in draw(&batch)? {
+                put(&mut sink, &record)?;
+            }
+            progress.add(end - done);
+            done = end;
+        }
+        Ok::<_, Error>(())
+    };
     let summary = if let Some(sampler) = diffusion {
         let model = loaded.encoder(&place)?;
-        let settings = args.settings(sampler, filter, place.threads, batch_size as usize);
+        let settings = args.settings((sampler, method), filter, place.threads, batch_size as usize);
         let counters = diffusion::Counters::default();
         let timed = model.is_told_the_time() && sampler != DiffusionSampler::Ordered;
         let mut writer = diffusion::Writer { inner: writer, sampler, timed, counters };
@@ -131,6 +130,9 @@ pub fn run(args: SampleArgs) -> Result<()> {
     put(&mut sink, &summary)?;
     sink.finish()
 }
+
+/// A sample to draw: its number, template, and row of the orders.
+type Turn<'a> = (u64, &'a Template, Vec<u32>);
 
 fn put(sink: &mut Sink, record: &Value) -> Result<()> {
     sink.put(&jsonl::line(record)?)?;

@@ -35,7 +35,8 @@ pub struct ScoreArgs {
     /// With --ref: samples as JSON lines with `tokens` or `text`
     #[arg(value_name = "FILE|-", requires = "ref")]
     pub samples: Option<PathBuf>,
-    /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2]
+    /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2;
+    /// none for encoders, see --elbo]
     #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
     pub orders: Option<String>,
     /// Encoders (radd, mdlm, sedd): score by random masks, --mc draws of them a sequence, rather

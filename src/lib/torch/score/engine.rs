@@ -19,7 +19,7 @@ pub enum Engine {
     /// Along orders, or over orderings of contexts.
     Decoder(Scorer),
     /// Along orders, or by masks.
-    Encoder(EncoderScorer),
+    Encoder(Box<EncoderScorer>),
 }
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
             let at_once = if loaded.alone { 1 } else { args.batch_size as usize };
             let model = loaded.encoder(place)?;
             let scorer = EncoderScorer::new(model, at_once, form, args.seed.seed, mc);
-            return Ok(Engine::Encoder(scorer));
+            return Ok(Engine::Encoder(Box::new(scorer)));
         }
         let model = loaded.decoder(place)?;
         Ok(Engine::Decoder(Scorer {

@@ -78,7 +78,9 @@ pub(super) fn run(network: &mut Network, making: &mut [Making], settings: &Setti
             }
             let filter = &settings.filter;
             let seen = network.seen(&copies);
-            let draws = network.rows(&copies, &|at, owner, logits, sampler: &mut Sampler| {
+            let owners = Network::owners(&copies);
+            let hidden = network.pass(&copies);
+            let draws = network.rows(&hidden, &|at, logits, sampler: &mut Sampler| {
                 let row = rows[at];
                 if let Some(dsigma) = row.dsigma {
                     let sum = log_sum(logits, &mut Vec::new()).ok_or_else(not_finite)?;
@@ -87,7 +89,7 @@ pub(super) fn run(network: &mut Network, making: &mut [Making], settings: &Setti
                         return Ok(None);
                     }
                 }
-                let draw = sampler.draw(filter, logits, &seen[owner], row.uniforms[1])?;
+                let draw = sampler.draw(filter, logits, &seen[owners[at]], row.uniforms[1])?;
                 Ok(Some(sampler.with_candidates(draw, filter, logits, settings.candidates)))
             })?;
             let mut draws: std::vec::IntoIter<Option<Draw>> = draws.into_iter();

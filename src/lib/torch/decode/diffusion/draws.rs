@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ao_core::Result;
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 use super::{Counters, Settings};
 use crate::decode::filter::Filter;
@@ -38,11 +38,17 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// One draw at each asked position of the copies, in their order, by one uniform each.
-    pub fn draw(&mut self, copies: &[Masked], uniforms: &[f64]) -> Result<Vec<Draw>> {
-        let (filter, count, seen) = (self.filter, self.candidates, self.seen(copies));
-        self.rows(copies, &|at, owner, logits, sampler| {
-            let draw = sampler.draw(filter, logits, &seen[owner], uniforms[at])?;
+    /// A draw from each hidden row (N, C), by one uniform each; row i is of copy `owners[i]`.
+    pub fn draw(
+        &mut self,
+        hidden: &Tensor,
+        owners: &[usize],
+        seen: &[Vec<u32>],
+        uniforms: &[f64],
+    ) -> Result<Vec<Draw>> {
+        let (filter, count) = (self.filter, self.candidates);
+        self.rows(hidden, &|at, logits, sampler| {
+            let draw = sampler.draw(filter, logits, &seen[owners[at]], uniforms[at])?;
             Ok(sampler.with_candidates(draw, filter, logits, count))
         })
     }
@@ -57,29 +63,36 @@ impl<'a> Network<'a> {
         copies.iter().map(shown).collect()
     }
 
-    /// A pass over the copies; calls `work` with the number, the copy and the logits of each asked
-    /// row, on several threads where that pays. Outcomes in order.
-    pub fn rows<T: Send>(
-        &mut self,
-        copies: &[Masked],
-        work: &(impl Fn(usize, usize, &[f32], &mut Sampler) -> Result<T> + Sync),
-    ) -> Result<Vec<T>> {
+    /// A pass over the copies: the hidden rows (N, C) of what they ask, one copy after the other.
+    pub fn pass(&mut self, copies: &[Masked]) -> Tensor {
         let started = Instant::now();
         let hidden = self.encoder.asked_rows(&copies.iter().collect::<Vec<_>>());
         self.counters.trunk += started.elapsed();
         self.counters.passes += 1;
         self.counters.rows_forwarded += copies.iter().map(|c| c.tokens.len() as u64).sum::<u64>();
-        let owners: Vec<usize> = copies
-            .iter()
-            .enumerate()
-            .flat_map(|(owner, copy)| std::iter::repeat_n(owner, copy.asked.len()))
-            .collect();
-        self.counters.rows_through_head += owners.len() as u64;
+        hidden
+    }
+
+    /// Which copy each asked row is of.
+    pub fn owners(copies: &[Masked]) -> Vec<usize> {
+        let of = |(owner, copy): (usize, &Masked)| std::iter::repeat_n(owner, copy.asked.len());
+        copies.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Calls `work` with the number and the logits of each hidden row (N, C), on several threads
+    /// where that pays. Outcomes in order.
+    pub fn rows<T: Send>(
+        &mut self,
+        hidden: &Tensor,
+        work: &(impl Fn(usize, &[f32], &mut Sampler) -> Result<T> + Sync),
+    ) -> Result<Vec<T>> {
+        let all = hidden.size()[0] as usize;
+        self.counters.rows_through_head += all as u64;
         let vocab = self.encoder.head().vocab_size();
         let most = (LOGIT_BYTES / (4 * vocab)).max(1);
-        let mut outcomes = Vec::with_capacity(owners.len());
-        for start in (0..owners.len()).step_by(most) {
-            let count = most.min(owners.len() - start);
+        let mut outcomes = Vec::with_capacity(all);
+        for start in (0..all).step_by(most) {
+            let count = most.min(all - start);
             let started = Instant::now();
             let logits = tch::no_grad(|| {
                 let rows = hidden.narrow(0, start as i64, count as i64);
@@ -94,7 +107,7 @@ impl<'a> Network<'a> {
             let part = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
                 let one = |i: usize| {
                     let logits = &values[i * vocab..(i + 1) * vocab];
-                    work(start + i, owners[start + i], logits, &mut *sampler)
+                    work(start + i, logits, &mut *sampler)
                 };
                 range.map(one).collect::<Result<Vec<T>>>()
             };

@@ -6,6 +6,7 @@ use ao_core::{Error, Result};
 
 use super::{DiffusionSampler, Request, Settings};
 use crate::decode::SampleArgs;
+use crate::decode::args::Method;
 use crate::decode::filter::Filter;
 use crate::decode::template::Template;
 
@@ -40,9 +41,6 @@ impl SampleArgs {
                 "is an encoder, whose passes test no draft; leave it out",
             );
         }
-        if self.order.as_deref().is_some_and(|order| order.starts_with("adaptive")) {
-            return refuse("--order adaptive", "is an encoder; give a SPEC or a file");
-        }
         let sampler = self.sampler.unwrap_or(match self.order {
             Some(_) => DiffusionSampler::Ordered,
             None => DiffusionSampler::Tweedie,
@@ -64,13 +62,17 @@ impl SampleArgs {
     /// The settings of the sampler.
     pub(in crate::decode) fn settings(
         &self,
-        sampler: DiffusionSampler,
+        (sampler, method): (DiffusionSampler, Method),
         filter: Filter,
         threads: usize,
         at_once: usize,
     ) -> Settings {
         Settings {
             sampler,
+            adaptive: match method {
+                Method::Adaptive(order) => Some(order),
+                _ => None,
+            },
             steps: self.steps.and_then(|s| usize::try_from(s).ok()),
             schedule: self.schedule,
             filter,

@@ -10,9 +10,11 @@
 //! |---|---|
 //! | [`plan`] | when each position is revealed |
 //! | [`analytic`] | SEDD's analytic (Tweedie) step |
+//! | `adaptive` | orders that the network finds itself |
 //! | `draws` | passes, the head, and draws on several threads |
 //! | `flags`, `record` | what `ao-sample` is told, and what it writes |
 
+mod adaptive;
 pub mod analytic;
 mod draws;
 mod flags;
@@ -25,6 +27,7 @@ use ao_core::rng::Stream;
 use ao_core::{Error, Result};
 use serde::Serialize;
 
+use super::adaptive::AdaptiveOrder;
 use super::filter::Filter;
 use super::law::Draw;
 use super::schedule::Schedule;
@@ -62,6 +65,8 @@ impl DiffusionSampler {
 pub struct Settings {
     /// How masks are taken away.
     pub sampler: DiffusionSampler,
+    /// For `Ordered`: the network finds the order itself.
+    pub adaptive: Option<AdaptiveOrder>,
     /// Steps S of a sample: for Tweedie the times, by default as many as the sequence has tokens;
     /// for `Ordered` the groups, by default one a token.
     pub steps: Option<usize>,
@@ -155,7 +160,9 @@ pub fn generate(
     let mut making: Vec<Making> =
         requests.into_iter().map(|request| Making::new(encoder, request)).collect();
     let by_scores = matches!(encoder.config(), ao_core::config::ModelConfig::Sedd(_));
-    if settings.sampler == DiffusionSampler::Tweedie && by_scores {
+    if let Some(order) = &settings.adaptive {
+        adaptive::run(&mut network, &mut making, settings, order)?;
+    } else if settings.sampler == DiffusionSampler::Tweedie && by_scores {
         analytic::run(&mut network, &mut making, settings)?;
     } else {
         run_plans(&mut network, &mut making, settings)?;
@@ -190,7 +197,9 @@ fn run_plans(network: &mut Network, making: &mut [Making], settings: &Settings) 
                     group.positions.iter().map(|_| stream.uniform()).collect::<Vec<_>>()
                 })
                 .collect();
-            let mut draws = network.draw(&copies, &uniforms)?.into_iter();
+            let (owners, seen) = (Network::owners(&copies), network.seen(&copies));
+            let hidden = network.pass(&copies);
+            let mut draws = network.draw(&hidden, &owners, &seen, &uniforms)?.into_iter();
             for (i, group) in part {
                 making[*i].called();
                 for (&position, draw) in group.positions.iter().zip(draws.by_ref()) {
