@@ -1,19 +1,26 @@
 //! The layers that the families share.
 
 use ao_core::config::Activation;
-use tch::{IndexOp, Kind, Tensor};
+use tch::{Device, IndexOp, Kind, Tensor};
 
 use super::NORM_EPS;
 use super::decoder::Attend;
+use super::head::{slice, slice_mut};
 use super::parts::MatrixParts;
 use super::weights::Weights;
+use crate::kernels::gemm::{self, Matrix};
 
 /// x·Wᵀ + b, multiplied in the compute kind.
 pub(crate) struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
     compute: Kind,
+    /// No gradient is wanted of it.
+    frozen: bool,
 }
+
+/// Rows from which on a product is one of many rows.
+const MANY_ROWS: usize = 64;
 
 impl Linear {
     /// The layer at `name`, whose bias is there or not as the table says.
@@ -22,6 +29,7 @@ impl Linear {
             weight: weights.get(&format!("{name}.weight")),
             bias: weights.find(&format!("{name}.bias")),
             compute,
+            frozen: false,
         }
     }
 
@@ -29,6 +37,7 @@ impl Linear {
     pub fn freeze(&mut self) {
         self.weight = cast(&self.weight, self.compute);
         self.bias = self.bias.as_ref().map(|b| cast(b, self.compute));
+        self.frozen = true;
     }
 
     /// Its tensors.
@@ -39,9 +48,32 @@ impl Linear {
 
     /// (…, in) to (…, out), in the compute kind.
     pub fn forward(&self, x: &Tensor) -> Tensor {
+        let x = cast(x, self.compute);
+        let width = *x.size().last().unwrap_or(&1) as usize;
+        let on_cpu = self.compute == Kind::Float && x.device() == Device::Cpu;
+        if self.frozen && on_cpu && x.numel() >= MANY_ROWS * width {
+            return self.of_many_rows(&x.contiguous(), width);
+        }
         let weight = cast(&self.weight, self.compute);
         let bias = self.bias.as_ref().map(|b| cast(b, self.compute));
-        cast(x, self.compute).linear(&weight, bias.as_ref())
+        x.linear(&weight, bias.as_ref())
+    }
+
+    /// The product without a tape, by kernels that use all of the processor's vectors.
+    fn of_many_rows(&self, x: &Tensor, width: usize) -> Tensor {
+        let mut sizes = x.size();
+        if let Some(last) = sizes.last_mut() {
+            *last = self.weight.size()[0];
+        }
+        let mut out = Tensor::empty(&sizes[..], (Kind::Float, Device::Cpu));
+        // SAFETY: all are contiguous f32; nothing else sees the new tensor yet.
+        unsafe {
+            let bias = self.bias.as_ref().map(|bias| slice(bias));
+            let matrix = Matrix { weight: slice(&self.weight), bias, width };
+            let threads = usize::try_from(tch::get_num_threads()).unwrap_or(1);
+            gemm::linear(slice(x), matrix, slice_mut(&mut out), threads);
+        }
+        out
     }
 }
 

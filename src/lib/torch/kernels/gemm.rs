@@ -1,0 +1,201 @@
+//! Products of many rows with a matrix in f32, and the NLL of an output layer made of them.
+//!
+//! The crate gemm has kernels for 512-bit vectors, which MKL withholds from processors that are not
+//! its maker's: on such a machine they are twice as fast. Rows are shared among threads, and the
+//! logits of a thread's rows come tile by tile, which stay in its caches between the product that
+//! makes them and the sum that reads them.
+
+use super::parts;
+use super::softmax::{Running, add_parts};
+
+/// Rows whose logits a thread holds at a time.
+const ROWS: usize = 1024;
+/// Ids whose logits it holds.
+const TILE: usize = 512;
+
+/// A matrix (N, K), row-major, and its bias (N).
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    /// The weights.
+    pub weight: &'a [f32],
+    /// The bias.
+    pub bias: Option<&'a [f32]>,
+    /// Length of a row K.
+    pub width: usize,
+}
+
+impl Matrix<'_> {
+    /// Its rows N.
+    fn rows(&self) -> usize {
+        self.weight.len() / self.width
+    }
+
+    /// Rows `first..first + count` of it.
+    fn part(&self, first: usize, count: usize) -> Matrix<'_> {
+        Matrix {
+            weight: &self.weight[first * self.width..(first + count) * self.width],
+            bias: self.bias.map(|bias| &bias[first..first + count]),
+            width: self.width,
+        }
+    }
+}
+
+/// x·Wᵀ + b of rows (M, K) into `out` (M, N), on this thread.
+fn product(x: &[f32], matrix: Matrix, out: &mut [f32]) {
+    let (k, n) = (matrix.width, matrix.rows());
+    let m = x.len() / k;
+    assert_eq!((x.len(), out.len(), matrix.weight.len()), (m * k, m * n, n * k));
+    if m == 0 || n == 0 {
+        return;
+    }
+    if let Some(bias) = matrix.bias {
+        out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
+    }
+    let (n_step, k_step) = (n as isize, k as isize);
+    // SAFETY: the three sizes were checked against the slices; W is read as (K, N) by its strides.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            n_step,
+            matrix.bias.is_some(),
+            x.as_ptr(),
+            1,
+            k_step,
+            matrix.weight.as_ptr(),
+            k_step,
+            1,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// x·Wᵀ + b of rows (M, K) into `out` (M, N).
+///
+/// # Panics
+/// When the sizes differ.
+pub fn linear(x: &[f32], matrix: Matrix, out: &mut [f32], threads: usize) {
+    let (k, n) = (matrix.width, matrix.rows());
+    let mut rest = out;
+    std::thread::scope(|scope| {
+        for part in parts(x.len() / k, threads) {
+            let (mine, others) = rest.split_at_mut(part.len() * n);
+            rest = others;
+            let mut work = move || product(&x[part.start * k..part.end * k], matrix, mine);
+            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+        }
+    });
+}
+
+/// NLL in nats of the target of each row (M, K), none of them negative, under softmax(x·Wᵀ + b).
+///
+/// # Panics
+/// When the sizes differ.
+pub fn nll(x: &[f32], matrix: Matrix, targets: &[i64], threads: usize) -> Vec<f64> {
+    let k = matrix.width;
+    assert_eq!(x.len(), targets.len() * k);
+    let mut out = vec![0.0; targets.len()];
+    let mut rest = out.as_mut_slice();
+    std::thread::scope(|scope| {
+        for part in parts(targets.len(), threads) {
+            let (mine, others) = rest.split_at_mut(part.len());
+            rest = others;
+            let work = move || {
+                let (x, targets) = (&x[part.start * k..part.end * k], &targets[part]);
+                nll_of_part(x, matrix, targets, mine);
+            };
+            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+        }
+    });
+    out
+}
+
+fn nll_of_part(x: &[f32], matrix: Matrix, targets: &[i64], out: &mut [f64]) {
+    let (k, vocab) = (matrix.width, matrix.rows());
+    let mut buffer = vec![0f32; ROWS.min(targets.len()) * TILE.min(vocab)];
+    let chunks = x.chunks(ROWS * k).zip(targets.chunks(ROWS)).zip(out.chunks_mut(ROWS));
+    for ((x, targets), out) in chunks {
+        let mut running = vec![Running::default(); targets.len()];
+        for first in (0..vocab).step_by(TILE) {
+            let width = TILE.min(vocab - first);
+            let logits = &mut buffer[..targets.len() * width];
+            product(x, matrix.part(first, width), logits);
+            add_parts(logits, width, first, targets, &mut running, 1);
+        }
+        out.iter_mut().zip(&running).for_each(|(out, running)| *out = running.nll());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, step: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i * step) % 97) as f32 / 97.0 - 0.5).collect()
+    }
+
+    fn exact(x: &[f32], matrix: Matrix) -> Vec<f64> {
+        let rows = x.chunks(matrix.width);
+        let of_row = |row: &[f32]| -> Vec<f64> {
+            let weights = matrix.weight.chunks(matrix.width).enumerate();
+            weights
+                .map(|(n, w)| {
+                    let products = row.iter().zip(w).map(|(&a, &b)| f64::from(a) * f64::from(b));
+                    products.sum::<f64>() + matrix.bias.map_or(0.0, |b| f64::from(b[n]))
+                })
+                .collect()
+        };
+        rows.flat_map(of_row).collect()
+    }
+
+    #[test]
+    fn products_are_exact_to_f32_on_any_number_of_threads() {
+        for (m, n, k) in [(1, 1, 1), (5, 7, 3), (70, 130, 48), (3, 600, 17)] {
+            let (x, weight, bias) = (numbers(m * k, 31), numbers(n * k, 57), numbers(n, 11));
+            for bias in [None, Some(&bias[..])] {
+                let matrix = Matrix { weight: &weight, bias, width: k };
+                let expected = exact(&x, matrix);
+                for threads in [1, 3] {
+                    let mut out = vec![f32::NAN; m * n];
+                    linear(&x, matrix, &mut out, threads);
+                    for (a, b) in out.iter().zip(&expected) {
+                        assert!((f64::from(*a) - b).abs() < 1e-5, "{m} {n} {k}: {a} {b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nll_by_tiles_is_that_of_whole_rows() {
+        let (m, n, k) = (1030, 1100, 8);
+        let (x, weight, bias) = (numbers(m * k, 31), numbers(n * k, 57), numbers(n, 11));
+        let matrix = Matrix { weight: &weight, bias: Some(&bias), width: k };
+        let targets: Vec<i64> = (0..m).map(|i| (i * 37 % n) as i64).collect();
+        let logits = exact(&x, matrix);
+        for threads in [1, 2] {
+            let found = nll(&x, matrix, &targets, threads);
+            for ((row, &target), found) in logits.chunks(n).zip(&targets).zip(found) {
+                let sum: f64 = row.iter().map(|x| x.exp()).sum();
+                assert!((found - (sum.ln() - row[target as usize])).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_logits_give_exactly_ln_v() {
+        for vocab in [3, 512, 513, 50_304] {
+            let weight = vec![0f32; vocab * 4];
+            let matrix = Matrix { weight: &weight, bias: None, width: 4 };
+            assert_eq!(nll(&[1.0; 8], matrix, &[0, 2], 1), [(vocab as f64).ln(); 2]);
+        }
+    }
+}
