@@ -38,8 +38,7 @@ pub enum Spread {
 /// One mask of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draw {
-    /// The time that a model which is told it is told: t, λ, or (k+1)/(T+2), the mean of the mask
-    /// shares that k of T masks may come from.
+    /// The time that a model which is told it is told: t, λ, or k/T.
     pub time: f64,
     /// What the sum over masked tokens is multiplied by: 1/t, 1/λ, or T/k.
     pub weight: f64,
@@ -123,7 +122,7 @@ pub fn draw_at(
             positions.truncate(k);
             positions.sort_unstable();
             let n = length as f64;
-            Draw { time: (k as f64 + 1.0) / (n + 2.0), weight: n / k as f64, masked: positions }
+            Draw { time: k as f64 / n, weight: n / k as f64, masked: positions }
         }
     }
 }
@@ -172,7 +171,7 @@ mod tests {
         for draw in draws(K_DCE, 9) {
             let k = draw.masked.len() as f64;
             assert!(draw.masked.windows(2).all(|w| w[0] < w[1]) && (1.0..=9.0).contains(&k));
-            assert_eq!((draw.weight, draw.time), (9.0 / k, (k + 1.0) / 11.0));
+            assert_eq!((draw.weight, draw.time), (9.0 / k, k / 9.0));
         }
         for draw in draws(SCORE_ENTROPY, 9) {
             assert!(draw.time >= TIME_FLOOR && (draw.weight * draw.time - 1.0).abs() < 1e-12);

@@ -13,17 +13,13 @@ use super::clock::{Clock, Phase};
 use super::learner::{Learner, Micro};
 use crate::model::{Batch, Encoder, HandNames, Weights};
 
-/// The largest σ̄ of the published schedules, at t = 1: what a model that is told the time is told
-/// where its own schedule has none.
-const MOST_SIGMA: f64 = 6.907_755_278_982_137; // ln 1000
-
 /// Masked sequences, and what their losses are made of.
 pub struct Noised {
     /// Ids with the mask's among them, i64 (B, T), 0 where padded.
     pub tokens: Tensor,
     /// Tokens of each sequence.
     pub lengths: Vec<usize>,
-    /// σ̄ of each sequence.
+    /// σ̄ of each sequence; 0 where the family is not told the time.
     pub sigma: Vec<f64>,
     /// Masked rows among the B·T.
     pub rows: Vec<i64>,
@@ -41,7 +37,7 @@ impl Noised {
     /// # Errors
     /// When the text holds the mask's own id, which would be hidden from the start.
     pub fn new(model: &Encoder, batch: &Batch, draws: &[Draw]) -> Result<Noised> {
-        let (mask, noise) = (model.shape().mask_id as i64, model.noise());
+        let mask = model.shape().mask_id as i64;
         if batch.targets.contains(&mask) {
             return Err(Error::usage(format!(
                 "--shards: the text holds id {mask}, which is the model's mask_id; tokenize it \
@@ -63,7 +59,7 @@ impl Noised {
         Ok(Noised {
             tokens: Tensor::from_slice(&tokens).view(shape).to_device(model.device()),
             lengths: lengths(batch),
-            sigma: draws.iter().map(|draw| noise.sigma(draw.time).min(MOST_SIGMA)).collect(),
+            sigma: draws.iter().map(|draw| model.sigma_at(draw.time)).collect(),
             rows,
             targets,
             sequences,
