@@ -148,6 +148,39 @@ fn orders_from_a_pipe_are_piped_again_from_their_start() {
 }
 
 #[test]
+fn orders_that_run_out_are_told_at_the_start_or_cost_nothing_that_was_trained() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let (whole, run) = (trace.dir.join("whole"), trace.dir.join("run"));
+    succeed(&tool("ao-train"), &stateful(&trace, text(&model), text(&whole)));
+    let rows = std::fs::read_to_string(&trace.orders).unwrap();
+    let few: Vec<&str> = rows.lines().take(40).collect();
+    let few_rows = trace.dir.join("few.jsonl");
+    std::fs::write(&few_rows, few.join("\n")).unwrap();
+    let args = stateful(&trace, text(&model), text(&run));
+    // Eight steps of eight sequences need 64: a file is counted before anything is written.
+    let with = |orders: &'static str| [&args[..], &["--orders", orders]].concat();
+    let file = [&args[..], &["--orders", text(&few_rows)]].concat();
+    refuse(&file, "40 rows of orders where 64 are needed");
+    assert!(!run.exists());
+    // Five steps are enough, and a budget may be.
+    succeed(&tool("ao-train"), &[&file[..], &["--steps", "5"]].concat());
+    succeed(&tool("ao-train"), &[&file[..], &["--max-tokens", "100", "--force"]].concat());
+    // A pipe is not known to be short until it ends: what was trained by then is saved.
+    let pipe = std::fs::File::open(&few_rows).unwrap();
+    let mut command = Command::new(tool("ao-train"));
+    let ended = command.args(with("-")).arg("--force").stdin(pipe).output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("stdin") && stderr.contains("holds 40 rows"), "{stderr}");
+    assert_eq!(std::fs::read_to_string(run.join("latest")).unwrap(), "step-00000005\n");
+    let resume = ["--resume", text(&run), "--orders", text(&trace.orders)];
+    succeed(&tool("ao-train"), &resume);
+    assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&run));
+    assert_eq!(curve(&whole), curve(&run));
+}
+
+#[test]
 fn a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_room() {
     let trace = trace();
     let model = model_with_dropout(&trace.dir);

@@ -17,6 +17,7 @@ mod options;
 mod plan;
 mod run_folder;
 mod schedule;
+mod start;
 mod step;
 #[cfg(test)]
 mod test_support;

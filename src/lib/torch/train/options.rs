@@ -96,6 +96,16 @@ pub struct SizeArgs {
     pub no_shuffle: bool,
 }
 
+impl SizeArgs {
+    /// Sequences of the whole run; `None` where a budget may end it earlier.
+    pub fn sequences(&self) -> Option<u64> {
+        let budget =
+            self.max_tokens.is_some() || self.max_seconds.is_some() || self.max_flops.is_some();
+        let each = self.batch_size.saturating_mul(self.accumulate);
+        (!budget).then(|| each.saturating_mul(self.steps))
+    }
+}
+
 /// The optimizer, with the reference's values.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct OptimizerArgs {

@@ -80,6 +80,9 @@ impl Plan {
         // An encoder's texts are read as they stand.
         let orders =
             OrderSource::open(spec.as_deref().unwrap_or("l2r"), block_size, args.seed.seed)?;
+        if let Some(sequences) = args.size.sequences() {
+            orders.require_rows(sequences)?;
+        }
         let one_order = matches!(&orders, OrderSource::Spec(s) if s.spec().is_one_order());
         let estimate = if spec.is_some() && one_order { Estimate::Exact } else { Estimate::Bound };
         let order_facts = spec.as_ref().map_or(Value::Null, |_| orders.describe());

@@ -2,33 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{self, Progress, RunRecord, signals};
+use ao_core::cli::{self, Progress, signals};
 use ao_core::config::ModelConfig;
-use ao_core::ema::EmaDecay;
-use ao_core::error::IoContext;
-use ao_core::format::atomic::AtomicFile;
-use ao_core::format::checkpoint::{CheckpointFile, Kind, Metadata};
-use ao_core::format::events::EventWriter;
+use ao_core::format::checkpoint::{Kind, Metadata};
 use ao_core::format::jsonl;
 use ao_core::objective::Objective;
 use ao_core::score;
 use ao_core::{Error, Result};
-use serde_json::json;
 
 use super::clock::{Clock, Phase};
 use super::data::{Loader, StepData};
 use super::estimate::Estimate;
 use super::evaluate::Validation;
-use super::flops::{self, Ceiling, PeakTflops};
-use super::learner::{self, Learner, Micro};
+use super::flops::{Ceiling, PeakTflops};
+use super::learner::{Learner, Micro};
 use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
 use super::optimizer::Optimizer;
 use super::options::TrainArgs;
 use super::plan::Plan;
-use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
+use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
 use crate::device::Place;
 use crate::model::Weights;
@@ -67,155 +61,34 @@ pub fn run(args: TrainArgs) -> Result<()> {
     Trainer::start(args, plan, place, ceiling)?.train()
 }
 
-struct Trainer {
-    args: TrainArgs,
-    place: Place,
-    config: ModelConfig,
-    objective: Objective,
-    estimate: score::Estimate,
-    learner: Box<dyn Learner>,
-    weights: Weights,
-    optimizer: Optimizer,
-    schedule: Schedule,
-    names: Vec<String>,
-    folder: RunFolder,
-    metrics: Metrics,
-    loader: Loader,
-    validation: Option<Validation>,
-    tokenizer_hash: Option<String>,
-    vocab_used: usize,
-    state: TrainerState,
-    saved: Option<u64>,
-    ceiling: Option<Ceiling>,
-    flops_per_token: f64,
-    clock: Clock,
+/// A run under way.
+pub(super) struct Trainer {
+    pub(super) args: TrainArgs,
+    pub(super) place: Place,
+    pub(super) config: ModelConfig,
+    pub(super) objective: Objective,
+    pub(super) estimate: score::Estimate,
+    pub(super) learner: Box<dyn Learner>,
+    pub(super) weights: Weights,
+    pub(super) optimizer: Optimizer,
+    pub(super) schedule: Schedule,
+    pub(super) names: Vec<String>,
+    pub(super) folder: RunFolder,
+    pub(super) metrics: Metrics,
+    pub(super) loader: Loader,
+    pub(super) validation: Option<Validation>,
+    pub(super) tokenizer_hash: Option<String>,
+    pub(super) vocab_used: usize,
+    pub(super) state: TrainerState,
+    pub(super) saved: Option<u64>,
+    pub(super) ceiling: Option<Ceiling>,
+    pub(super) flops_per_token: f64,
+    pub(super) clock: Clock,
     /// Steps and targets before this start.
-    before: (u64, u64),
+    pub(super) before: (u64, u64),
 }
 
 impl Trainer {
-    fn start(
-        args: TrainArgs,
-        plan: Plan,
-        place: Place,
-        ceiling: Option<Ceiling>,
-    ) -> Result<Trainer> {
-        let weights = match (&plan.resumed, &args.init) {
-            (Some((_, step, _)), _) => read_weights(&plan.model, &step.join("model.st"))?,
-            (None, Some(path)) => read_weights(&plan.model, path)?,
-            (None, None) => Weights::init(&plan.model, args.seed.seed, tch::Device::Cpu),
-        }
-        .to_device(place.device);
-        let names: Vec<String> = plan.decays.iter().map(|(name, _)| name.clone()).collect();
-        let decays: Vec<EmaDecay> = plan.decays.iter().map(|&(_, d)| d).collect();
-        let by_hand = learner::by_hand(&plan.model).list();
-        let gradients = weights.require_gradients(&by_hand);
-        let mut optimizer =
-            Optimizer::new(plan.optimizer, &weights, gradients, &decays, place.threads);
-        let dataset = plan.sequences.datasets().next();
-        let tokenizer_hash = dataset.and_then(|d| d.manifest().tokenizer_hash()).map(String::from);
-        let tokenizer_file = dataset.map(|d| d.path().join("tokenizer.json"));
-        let vocab_used = plan.sequences.vocab_size();
-
-        let mut saved = None;
-        let (folder, state) = match plan.resumed {
-            Some((folder, step, state)) => {
-                optimizer.read(&step.join("optimizer.st"), state.updates)?;
-                for (average, name) in optimizer.averages.iter().zip(&names) {
-                    let path = step.join(format!("ema-{name}.st"));
-                    let file = CheckpointFile::open(&path)?;
-                    average.weights.read_prefixed("", &file, &path)?;
-                }
-                saved = Some(state.step);
-                (folder, state)
-            }
-            None => {
-                let path = plan.folder.as_deref().unwrap_or(Path::new("."));
-                let folder = RunFolder::create(path, args.force)?;
-                let state = TrainerState {
-                    version: STATE_VERSION,
-                    step: 0,
-                    updates: 0,
-                    sequences: 0,
-                    tokens: 0,
-                    seconds: 0.0,
-                    skipped_in_a_row: 0,
-                    ema: names.clone(),
-                };
-                if let Some(source) = tokenizer_file.filter(|f| f.is_file()) {
-                    let bytes = std::fs::read(&source).reading(&source)?;
-                    AtomicFile::write(&folder.file("tokenizer.json"), &bytes, true)?;
-                }
-                (folder, state)
-            }
-        };
-        let options =
-            serde_json::to_value(&args).map_err(|e| Error::usage(format!("config.json: {e}")))?;
-        let pretty = serde_json::to_vec_pretty(&options).unwrap_or_default();
-        AtomicFile::write(&folder.file("config.json"), &pretty, true)?;
-
-        let events = match &args.save.tensorboard {
-            Some(into) if state.step > 0 => Some(EventWriter::resume(into, state.step)?),
-            Some(into) => Some(EventWriter::create(into)?),
-            None => None,
-        };
-        let mut metrics = Metrics::open(&folder.file("metrics.jsonl"), state.step, events)?;
-        let mut record = RunRecord {
-            tool: "ao-train",
-            config: options,
-            seed: Some(args.seed.seed),
-            device: Some(plan.device),
-            inputs: plan.inputs,
-        }
-        .to_json();
-        record["model"] = plan.model.to_json();
-        record["parameters"] = json!(plan.model.parameter_count());
-        record["objective"] = json!(plan.objective);
-        record["estimate"] = json!(plan.estimate);
-        record["orders"] = plan.order_facts;
-        record["step"] = json!(state.step);
-        record["peak"] = json!(ceiling);
-        metrics.write(&record)?;
-
-        let size = &args.size;
-        let loader = Loader::start(
-            plan.sequences,
-            size.steps.saturating_sub(state.step),
-            size.batch_size as usize,
-            size.accumulate as usize,
-        )?;
-        Ok(Trainer {
-            before: (state.step, state.tokens),
-            ceiling,
-            flops_per_token: flops::per_token(&plan.model),
-            clock: Clock::start(),
-            objective: plan.objective,
-            estimate: plan.estimate,
-            learner: learner::learner(
-                &plan.model,
-                plan.objective,
-                &weights,
-                &place,
-                args.seed.seed,
-            )?,
-            config: plan.model,
-            weights,
-            optimizer,
-            schedule: plan.schedule,
-            names,
-            folder,
-            metrics,
-            loader,
-            validation: plan.validation,
-            tokenizer_hash,
-            vocab_used,
-            state,
-            saved,
-            place,
-            args,
-        })
-    }
-
     fn train(mut self) -> Result<()> {
         let quiet = self.args.quiet.quiet;
         let mut progress = Progress::new("steps", Some(self.args.size.steps), quiet);
@@ -226,7 +99,16 @@ impl Trainer {
             }
             let started = Instant::now();
             self.clock.skip(); // records and words
-            let data = self.loader.next()?;
+            let data = match self.loader.next() {
+                Ok(data) => data,
+                // What was trained on before the data failed is not lost.
+                Err(error) => {
+                    if self.state.step > self.before.0 {
+                        self.save()?;
+                    }
+                    return Err(error);
+                }
+            };
             self.clock.lap(Phase::Data);
             let mut record = self.step(data)?;
             self.state.seconds += started.elapsed().as_secs_f64();
@@ -444,10 +326,6 @@ impl Trainer {
         self.clock.lap(Phase::Save);
         Ok(())
     }
-}
-
-fn read_weights(config: &ModelConfig, path: &Path) -> Result<Weights> {
-    Weights::read(config, &CheckpointFile::open(path)?, path)
 }
 
 /// The seed of a micro-step's dropout masks, a function of its coordinates alone.
