@@ -157,6 +157,34 @@ fn without_orders_the_score_is_the_familys_bound_by_name() {
 }
 
 #[test]
+fn parts_of_a_bound_join_to_the_whole() {
+    let case = Case::new("radd");
+    let score = env!("CARGO_BIN_EXE_ao-score");
+    let part = |name: &str, arguments: &[&str]| {
+        let all = [&["--shards", "data", "--mc", "3"], arguments].concat();
+        let out = case.run(score, &all);
+        case.write(name, std::str::from_utf8(&out.stdout).unwrap());
+        records(&out).last().unwrap()["nll_nats_per_token"].clone()
+    };
+    let whole = part("whole", &[]);
+    part("a", &["--max-sequences", "3"]);
+    part("b", &["--skip", "3", "--elbo", "k", "--batch-size", "2"]);
+    let merge = |files: [&str; 2]| {
+        Command::new(score)
+            .current_dir(case.folder.path())
+            .args(["--quiet", "--merge"])
+            .args(files)
+            .output()
+            .unwrap()
+    };
+    let merged = records(&merge(["b", "a"]));
+    let summary = merged.last().unwrap();
+    assert_eq!((&summary["nll_nats_per_token"], &summary["bound"]), (&whole, &"k-dce".into()));
+    part("c", &["--skip", "3", "--elbo", "lambda"]);
+    assert_eq!(merge(["a", "c"]).status.code(), Some(2), "another bound");
+}
+
+#[test]
 fn the_bound_is_the_chains_mean_over_orders() {
     let case = Case::new("radd");
     let summary = |arguments: &[&str]| {

@@ -81,7 +81,8 @@ fn record<T: DeserializeOwned>(object: Map<String, Value>, place: &str) -> Resul
 }
 
 /// Options that say where and how fast, not what: they may differ between the parts of one
-/// evaluation. What files hold is compared by hash, not by path.
+/// evaluation. What files hold is compared by hash, not by path; orders, and the draws of a bound,
+/// as the run describes them.
 const NEUTRAL: &[&str] = &[
     "output",
     "force",
@@ -93,6 +94,7 @@ const NEUTRAL: &[&str] = &[
     "ckpt",
     "shards",
     "orders",
+    "elbo",
 ];
 /// Options that cut the work.
 const CUTTING: &[&str] = &["skip", "max_sequences"];
