@@ -243,7 +243,7 @@ fn held_out_spans_are_the_end_of_the_chain_that_is_given_the_rest() {
 fn a_chain_of_a_network_that_is_told_the_time_says_which() {
     let case = Case::new("sedd");
     let summary = case.score(&["--orders", "l2r"]).last().unwrap().clone();
-    assert!(summary["time"].as_str().unwrap().contains("k/n"), "{summary}");
+    assert!(summary["time"].as_str().unwrap().contains("(k+1)/(n+2)"), "{summary}");
     let radd = Case::new("radd");
     assert!(radd.score(&["--orders", "l2r"]).last().unwrap().get("time").is_none());
 }
@@ -361,6 +361,20 @@ fn what_the_family_cannot_do_is_refused_in_words() {
         (&["--elbo", "--cloze", "spans:1x3"], "--cloze"),
     ] {
         case.refuses(score, &[&["--shards", "data"], call].concat(), words);
+    }
+    // A mask inside the vocabulary, as BERT's, stands for no token of a text.
+    let inside = Case::new("radd");
+    let (config, _) = golden_config("radd");
+    let mut config = config.to_json();
+    (config["vocab_size"], config["mask_id"]) = (61.into(), 3.into());
+    inside.write("model.json", &config.to_string());
+    inside.shards("masks", &[vec![1, 2, 3]]);
+    inside.refuses(score, &["--shards", "masks"], "the text holds id 3");
+    inside.write("t.jsonl", "{\"tokens\":[3,null]}\n");
+    inside.refuses(sample, &["--infill", "t.jsonl"], "id 3 is given");
+    let samples = inside.sample(&["--n", "20"]);
+    for record in of_type(&samples, "sample") {
+        assert!(record["tokens"].as_array().unwrap().iter().all(|t| *t != 3));
     }
     // And a decoder has no masks.
     let decoder = Case { arch: "ao-gpt", ..Case::new("radd") };

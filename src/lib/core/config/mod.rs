@@ -279,6 +279,16 @@ impl ModelConfig {
         each!(self, config => config.vocab_size)
     }
 
+    /// The id of a masked token; decoders have none.
+    pub fn mask_id(&self) -> Option<usize> {
+        match self {
+            ModelConfig::Radd(config) => Some(config.shape().mask_id),
+            ModelConfig::Mdlm(config) => Some(config.shape().mask_id),
+            ModelConfig::Sedd(config) => Some(config.shape().mask_id),
+            _ => None,
+        }
+    }
+
     /// Number of blocks.
     pub fn n_layer(&self) -> usize {
         each!(self, config => config.n_layer)

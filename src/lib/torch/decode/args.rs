@@ -230,6 +230,13 @@ impl SampleArgs {
         limits: Limits,
     ) -> Result<()> {
         let arch = config.arch();
+        if let Some(mask) = config.mask_id()
+            && template.tokens.contains(&Some(mask as u32))
+        {
+            return Err(Error::usage(format!(
+                "--infill: id {mask} is given and is the model's mask_id; say null or ___ for a gap"
+            )));
+        }
         if !config.predicts_first() && template.tokens.iter().all(Option::is_none) {
             let eos = limits.tokenizer.and_then(Tokenizer::eos_id);
             let eos = eos.filter(|&id| (id as usize) < limits.vocab_used).ok_or_else(|| {

@@ -57,9 +57,9 @@ impl Encoder {
         noise.sigma(if noise.eps > 0.0 { t.min(1.0) } else { t.min(LATEST) })
     }
 
-    /// σ̄ where `masked` of `length` tokens are masked and no time is known, as along an order: at
-    /// the time by which as many are expected to be, k/n.
+    /// σ̄ where `masked` of `length` tokens are masked and no time is known, as along an order: that
+    /// of the expected mask share (k+1)/(n+2), as training by count has it ([`ao_core::masking`]).
     pub fn sigma_of_count(&self, masked: usize, length: usize) -> f64 {
-        self.sigma_at(masked as f64 / length as f64)
+        self.sigma_at((masked + 1) as f64 / (length + 2) as f64)
     }
 }

@@ -54,11 +54,11 @@ impl Engine {
     /// Scores a batch of works.
     ///
     /// # Errors
-    /// When an order does not fit its tokens.
+    /// When an order does not fit its tokens, or a text holds an encoder's mask.
     pub fn score(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
         match self {
             Engine::Decoder(scorer) => scorer.score(works),
-            Engine::Encoder(scorer) => Ok(scorer.score(works)),
+            Engine::Encoder(scorer) => scorer.score(works),
         }
     }
 

@@ -77,7 +77,7 @@ pub fn form(args: &ScoreArgs, config: &ModelConfig) -> Result<Option<Form>> {
 }
 
 /// Which time a network that is told it is told along an order.
-const TIME_OF_CHAIN: &str = "t = k/n with k of n tokens masked";
+const TIME_OF_CHAIN: &str = "t = (k+1)/(n+2) with k of n tokens masked";
 
 /// An encoder, and what it has cost so far.
 pub struct EncoderScorer {
@@ -107,7 +107,17 @@ impl EncoderScorer {
     }
 
     /// Scores a batch of works: each along its order, or by one draw of masks.
-    pub fn score(&mut self, works: &[Work]) -> Vec<Scored> {
+    ///
+    /// # Errors
+    /// When a text holds the mask's own id, whose mass is nothing.
+    pub fn score(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
+        let mask = self.encoder.mask();
+        if works.iter().any(|work| work.tokens.contains(&mask)) {
+            return Err(Error::usage(format!(
+                "--shards: the text holds id {mask}, which is the model's mask_id; tokenize it \
+                 without that token"
+            )));
+        }
         let mut asker = Asker::new(&self.encoder, self.at_once);
         let nll: Vec<Vec<f64>> = match self.form {
             None => {
@@ -134,7 +144,7 @@ impl EncoderScorer {
             subset: None,
             nll,
         });
-        scored.collect()
+        Ok(scored.collect())
     }
 
     /// How it scores, for the summary.
