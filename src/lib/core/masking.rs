@@ -122,9 +122,15 @@ pub fn draw_at(
             positions.truncate(k);
             positions.sort_unstable();
             let n = length as f64;
-            Draw { time: k as f64 / n, weight: n / k as f64, masked: positions }
+            Draw { time: time_of_count(k, length), weight: n / k as f64, masked: positions }
         }
     }
+}
+
+/// The time that a model which is told it is told where `masked` of `length` tokens are masked and
+/// no time was drawn: in training by count, and in scoring and sampling along an order.
+pub fn time_of_count(masked: usize, length: usize) -> f64 {
+    masked as f64 / length as f64
 }
 
 /// Each position with this probability.

@@ -1,5 +1,6 @@
 //! Masked copies of sequences: what an encoder is shown, and which of its rows are asked for.
 
+use ao_core::masking::time_of_count;
 use tch::Tensor;
 
 use super::encoder::Encoder;
@@ -57,9 +58,8 @@ impl Encoder {
         noise.sigma(if noise.eps > 0.0 { t.min(1.0) } else { t.min(LATEST) })
     }
 
-    /// σ̄ where `masked` of `length` tokens are masked and no time is known, as along an order: that
-    /// of the expected mask share (k+1)/(n+2), as training by count has it ([`ao_core::masking`]).
+    /// σ̄ where `masked` of `length` tokens are masked and no time is known, as along an order.
     pub fn sigma_of_count(&self, masked: usize, length: usize) -> f64 {
-        self.sigma_at((masked + 1) as f64 / (length + 2) as f64)
+        self.sigma_at(time_of_count(masked, length))
     }
 }

@@ -77,7 +77,7 @@ pub fn form(args: &ScoreArgs, config: &ModelConfig) -> Result<Option<Form>> {
 }
 
 /// Which time a network that is told it is told along an order.
-const TIME_OF_CHAIN: &str = "t = (k+1)/(n+2) with k of n tokens masked";
+const TIME_OF_CHAIN: &str = "t = k/n with k of n tokens masked";
 
 /// An encoder, and what it has cost so far.
 pub struct EncoderScorer {
