@@ -4,6 +4,7 @@
 //!
 //! | room | owns |
 //! |---|---|
+//! | [`bench`] | whole generations, timed |
 //! | [`score`] | NLL along orders, averages and ensembles, reports |
 //! | [`decode`] | samplers, unmasking schedules, the decoding loop over the KV cache |
 //! | [`train`] | step loop, optimizer, schedules, accumulation, checkpoints and resume |
@@ -11,6 +12,7 @@
 //! | [`kernels`] | loops over plain slices that libtorch has no good operation for |
 //! | [`device`] | threads, devices and precision, chosen once at the start |
 
+pub mod bench;
 pub mod decode;
 pub mod device;
 pub mod kernels;

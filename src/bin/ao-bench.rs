@@ -1,0 +1,30 @@
+//! ao-bench — time whole generations of a model on this machine.
+
+use ao_core::{Result, cli};
+use ao_torch::bench::{self, BenchArgs};
+use clap::Parser;
+use serde::Serialize;
+
+const EXAMPLE: &str = "\
+Example:
+  ao-bench generate --ckpt runs/a --batch-size 32,1 --steps 64,128,256 > speed.jsonl
+  ao-bench generate --model configs/ao-gpt-bench.json --batch-size 8 --dtype bf16
+
+See also: ao-sample, which draws; ao-plot, which draws figures of the records";
+
+/// Times whole generations of a model, at several batch sizes and numbers of steps; JSON records.
+#[derive(Parser, Serialize)]
+#[command(name = "ao-bench", version = cli::VERSION, before_help = EXAMPLE)]
+struct Args {
+    #[command(flatten)]
+    #[serde(flatten)]
+    bench: BenchArgs,
+}
+
+fn main() {
+    cli::run_main(run)
+}
+
+fn run(args: Args) -> Result<()> {
+    bench::run(args.bench)
+}

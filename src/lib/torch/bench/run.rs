@@ -1,0 +1,140 @@
+//! Rounds over all points, so that what disturbs the machine disturbs all alike, and a record each.
+
+use ao_core::cli::{Progress, RunRecord};
+use ao_core::config::Family;
+use ao_core::format::jsonl;
+use ao_core::{Error, Result};
+use serde_json::{Value, json};
+
+use super::args::{BenchArgs, Point};
+use super::machine;
+use super::subject::{Measured, Subject};
+use crate::decode::filter::Filter;
+use crate::device::Place;
+
+/// Times what the flags ask for and writes a `bench` record for each point.
+///
+/// # Errors
+/// Unusable arguments or weights, and a sink that fails.
+pub fn run(args: BenchArgs) -> Result<()> {
+    let place = Place::start(&args.compute)?;
+    let subject = Subject::open(&args, &place)?;
+    let config = &subject.config;
+    let length = args.tokens(config.block_size())?;
+    let free = length.saturating_sub(subject.given());
+    let family = config.family();
+    if family != Family::AnyOrder && !args.speculative.is_empty() {
+        let arch = config.arch();
+        return Err(Error::usage(format!("--speculative: {arch} tests no drafts; leave it out")));
+    }
+    let mut points = args.points(free);
+    if family == Family::LeftToRight {
+        points.retain(|point| point.steps == free);
+    }
+    if free == 0 || points.is_empty() {
+        return Err(Error::usage(format!(
+            "--steps: {} draws {free} tokens, one a step; leave --steps and --length out",
+            config.arch()
+        )));
+    }
+    let filter = Filter {
+        temperature: args.temperature,
+        top_p: args.top_p,
+        ..Filter::plain(subject.vocab_used)
+    };
+    filter.check()?;
+
+    let record = RunRecord {
+        tool: "ao-bench",
+        config: serde_json::to_value(&args)
+            .map_err(|e| Error::usage(format!("the options cannot be JSON: {e}")))?,
+        seed: Some(args.seed.seed),
+        device: Some(place.device_name()),
+        inputs: subject.inputs.clone(),
+    };
+    let mut record = record.to_json();
+    record["machine"] = machine::describe(&place);
+    record["model"] = config.to_json();
+    let mut sink = args.output.open()?;
+    sink.put(&jsonl::line(&record)?)?;
+    sink.flush()?;
+
+    let rounds = args.warmup + args.repeats;
+    let total = rounds * points.len() as u64;
+    let mut progress = Progress::new("generations", Some(total), args.quiet.quiet);
+    let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); points.len()];
+    subject.timed(&place, filter, (args.seed.seed, length), |generate| {
+        for round in 0..rounds {
+            for (point, measured) in points.iter().zip(&mut measured) {
+                let one = generate(point, round * point.batch_size as u64)?;
+                if round >= args.warmup {
+                    measured.push(one);
+                }
+                progress.add(1);
+            }
+        }
+        Ok(())
+    })?;
+    for (point, measured) in points.iter().zip(&measured) {
+        let mut record = bench_record(point, measured);
+        record["what"] = json!(args.what);
+        record["arch"] = config.arch().into();
+        record["parameters"] = config.parameter_count().into();
+        record["length"] = length.into();
+        record["device"] = place.device_name().into();
+        record["dtype"] = args.compute.dtype.to_string().into();
+        record["threads"] = place.threads.into();
+        sink.put(&jsonl::line(&record)?)?;
+    }
+    sink.finish()
+}
+
+/// The figures of one point.
+fn bench_record(point: &Point, measured: &[Measured]) -> Value {
+    let each = |of: fn(&Measured) -> f64| -> Vec<f64> { measured.iter().map(of).collect() };
+    let seconds = each(|m| m.seconds);
+    let typical = median(&seconds);
+    let rate = each(|m| m.tokens as f64 / m.seconds.max(1e-9));
+    let share = |of: fn(&Measured) -> f64| {
+        measured.iter().map(of).sum::<f64>() / seconds.iter().sum::<f64>().max(1e-9)
+    };
+    json!({
+        "type": "bench",
+        "batch_size": point.batch_size,
+        "steps": point.steps,
+        "speculative": point.speculative,
+        "repeats": measured.len(),
+        "seconds": typical,
+        "seconds_min": seconds.iter().copied().fold(f64::INFINITY, f64::min),
+        "seconds_max": seconds.iter().copied().fold(0.0, f64::max),
+        "seconds_each": seconds,
+        "tokens": measured.first().map(|m| m.tokens),
+        "tokens_per_second": median(&rate),
+        "rows_forwarded": median(&each(|m| m.rows_forwarded as f64)),
+        "passes": median(&each(|m| m.passes as f64)),
+        "trunk_share": share(|m| m.trunk_seconds),
+        "head_share": share(|m| m.head_seconds),
+        "sampling_share": share(|m| m.sampling_seconds),
+    })
+}
+
+/// The middle value; of an even number the mean of the middle two.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_the_middle_or_the_mean_of_two() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}
