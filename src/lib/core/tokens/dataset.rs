@@ -12,6 +12,9 @@ use crate::{Error, Result};
 /// one that nanoGPT and llm.c write.
 const GPT2_VOCAB: usize = 50_257;
 
+/// Tokens read at a time when all are read.
+const CHUNK: u64 = 1 << 20;
+
 /// How a dataset is opened.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
@@ -159,6 +162,25 @@ impl Dataset {
     /// When `block_size` is 0, or the documents' lengths do not add up.
     pub fn blocks(self: &Arc<Self>, block_size: usize) -> Result<Blocks> {
         Blocks::new(Arc::clone(self), block_size)
+    }
+
+    /// The place of the first token `id`, counted over the folder; all is read where there is none.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`].
+    pub fn find(&self, id: u32) -> Result<Option<u64>> {
+        let mut ids = Vec::new();
+        let mut at = 0;
+        while at < self.token_count() {
+            let part = CHUNK.min(self.token_count() - at);
+            ids.clear();
+            self.read(at, part as usize, &mut ids)?;
+            if let Some(found) = ids.iter().position(|&x| x == id) {
+                return Ok(Some(at + found as u64));
+            }
+            at += part;
+        }
+        Ok(None)
     }
 
     /// Appends tokens `start .. start + count`, counted over the folder.

@@ -62,6 +62,11 @@ impl Validation {
         Ok(Validation { blocks, sequences, batch_size })
     }
 
+    /// The set's shards.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        self.blocks.dataset()
+    }
+
     /// The set's real vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.blocks.dataset().vocab_size()

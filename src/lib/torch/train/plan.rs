@@ -10,6 +10,7 @@ use ao_core::format::events::EventWriter;
 use ao_core::objective::Objective;
 use ao_core::orders::OrderSource;
 use ao_core::score::Estimate;
+use ao_core::tokens::Dataset;
 use ao_core::{Error, Result};
 use serde_json::Value;
 
@@ -127,6 +128,10 @@ impl Plan {
         if validation.as_ref().is_some_and(|v| v.vocab_size() > model.vocab_size()) {
             return Err(Error::usage("--val-shards: its ids do not fit the model's vocab_size"));
         }
+        let validated = validation.iter().map(|v| v.dataset());
+        for dataset in sequences.datasets().chain(validated) {
+            refuse_mask(&model, dataset)?;
+        }
         for (flag, most) in
             [("--max-seconds", args.size.max_seconds), ("--max-flops", args.size.max_flops)]
         {
@@ -172,6 +177,23 @@ fn orders_of(
              give --objective ao"
         ))),
         (_, _, orders) => Ok(Some(model.orders(orders, "mix:0.1*l2r+0.9*uniform")?)),
+    }
+}
+
+/// Refuses a text that holds an encoder's mask id, which would be hidden from the start, and whose
+/// true token has no probability. Nothing is read where the mask is a row behind the text's ids.
+fn refuse_mask(model: &ModelConfig, dataset: &Dataset) -> Result<()> {
+    let Some(mask) = model.mask_id().filter(|&mask| mask < dataset.vocab_size()) else {
+        return Ok(());
+    };
+    match dataset.find(mask as u32)? {
+        None => Ok(()),
+        Some(at) => Err(Error::input_at(
+            dataset.path(),
+            format!(
+                "token {at} is id {mask}, which is the model's mask_id; tokenize the text without it"
+            ),
+        )),
     }
 }
 
