@@ -131,7 +131,7 @@ fn by_autograd(
                 };
                 -row.log_softmax(-1, kind).get(at) * weight
             };
-            loss = loss + term * scale(texts);
+            loss += term * scale(texts);
         }
     }
     loss.backward();
