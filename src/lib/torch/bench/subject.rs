@@ -80,6 +80,7 @@ impl Subject {
             return work(&mut |point, first| {
                 let settings = diffusion::Settings {
                     sampler: DiffusionSampler::Tweedie,
+                    adaptive: None,
                     steps: Some(point.steps),
                     schedule: Schedule::Linear,
                     filter: filter.clone(),
