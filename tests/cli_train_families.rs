@@ -220,6 +220,36 @@ fn records_say_what_was_minimised_and_what_the_figures_are() {
 }
 
 #[test]
+fn what_training_validates_is_what_ao_score_says_of_the_checkpoint() {
+    let corpus = corpus();
+    let val = text(&corpus.val);
+    for arch in ["ao-gpt", "sigma-official", "gpt2", "radd", "mdlm", "sedd"] {
+        let flags = "--steps 20 --lr 1e-2 --warmup 2 --val-sequences 128 --val-shards";
+        let flags: Vec<&str> = flags.split(' ').chain([val]).collect();
+        let (out, call) = corpus.call(arch, &model(arch), &flags);
+        succeed(&tool("ao-train"), &words(&call));
+        let scores = corpus.dir.join(format!("{arch}.jsonl"));
+        let encoder = ["radd", "mdlm", "sedd"].contains(&arch);
+        let mut score = vec!["--ckpt", text(&out), "--shards", val, "-o", text(&scores)];
+        score.extend(["--mc", if encoder { "4" } else { "1" }, "--threads", "1", "--quiet"]);
+        succeed(&tool("ao-score"), &score);
+        let said = std::fs::read_to_string(&scores).unwrap();
+        let summary: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        let eval = records(&out, "eval").pop().unwrap();
+        for key in ["estimate", "sequences", "token_count"] {
+            assert_eq!(summary[key], eval[key], "{arch}, {key}");
+        }
+        let of = |record: &Value, key: &str| record[key].as_f64().unwrap();
+        let difference = of(&summary, "nll_nats_per_token") - of(&eval, "nll_nats_per_token");
+        // The same orders, or other masks.
+        let error = of(&summary, "std_error").hypot(of(&eval, "std_error"));
+        let bound = if encoder { 4.0 * error } else { 1e-5 };
+        assert!(difference.abs() < bound, "{arch}: {eval} and {summary}");
+        assert!(!encoder || (error > 0.0 && error < 0.4), "{arch}: {eval} and {summary}");
+    }
+}
+
+#[test]
 fn an_encoder_goes_on_to_the_same_bits_and_masks_alike_however_a_step_is_cut() {
     let corpus = corpus();
     for arch in ["radd", "mdlm", "sedd"] {
