@@ -281,3 +281,46 @@ fn sequences_are_added_until_the_whole_error_is_below_the_target() {
         assert_eq!(sequences(&again), sequences(&found));
     }
 }
+
+#[test]
+fn scores_are_set_as_a_table_with_their_errors() {
+    let dir = prepared();
+    let folder = dir.path();
+    write(folder, "a.jsonl", &["--orders", "l2r"]);
+    write(folder, "b.jsonl", &["--mc", "3"]);
+    write(folder, "c.jsonl", &["--cloze", "spans:1x2"]);
+    write(folder, "d.jsonl", &["--ensemble", "2", "--dtype", "bf16"]);
+    let table = |files: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_ao-summary"))
+            .current_dir(folder)
+            .arg("--table")
+            .args(files)
+            .output()
+            .unwrap()
+    };
+    let out = table(&["a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let rows: Vec<Vec<&str>> =
+        text.lines().map(|l| l.trim_matches('|').split('|').map(str::trim).collect()).collect();
+    let summary = lines(&folder.join("b.jsonl")).pop().unwrap();
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    assert_eq!(rows[2][..4], ["data [1]", "l2r", "exact", "27"]);
+    assert_eq!(rows[3][..3], ["data [1]", "uniform", "bound of 3 orders"]);
+    assert_eq!(rows[4][1], "spans:1x2 given both");
+    // Another precision is another model in the legend.
+    assert_eq!(rows[5][..3], ["data [2]", "uniform", "ensemble of 2"]);
+    assert!(
+        text.contains("[1] m.st") && text.contains("f32 on cpu") && text.contains("bf16 on cpu")
+    );
+    let nll = format!("{:.4} ± {:.4}", number("nll_nats_per_token"), number("std_error"));
+    let perplexity = format!(
+        "{:.2} ({:.2} to {:.2})",
+        number("perplexity"),
+        number("perplexity_low"),
+        number("perplexity_high")
+    );
+    assert_eq!((rows[3][5], rows[3][6]), (&nll[..], &perplexity[..]));
+    let out = table(&["ids.jsonl"]);
+    assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+}

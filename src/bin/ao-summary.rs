@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ao_core::cli::{self, OutputArgs};
 use ao_core::error::IoContext;
-use ao_core::report::{Report, Sources};
+use ao_core::report::{Report, Sources, score_table};
 use ao_core::{Error, Result};
 use clap::Parser;
 use serde::Serialize;
@@ -13,7 +13,8 @@ const EXAMPLE: &str = "\
 Example:
   ao-summary --corpus stories --shards data/train --val-shards data/val --run runs/a \\
     --samples samples.jsonl -o summary.json scores/*.jsonl
-  ao-summary --show summary.json";
+  ao-summary --show summary.json
+  ao-summary --table scores/*.jsonl";
 
 /// Gathers corpus, model, scores, speeds and samples of a run into one JSON object.
 #[derive(Parser, Serialize)]
@@ -22,20 +23,23 @@ struct Args {
     /// Print a report that was gathered before, as text, and stop
     #[arg(long, value_name = "FILE", conflicts_with_all = ["corpus", "shards", "val_shards", "run", "samples", "scores"])]
     show: Option<PathBuf>,
+    /// Print the scores alone as a Markdown table, with their errors, and stop
+    #[arg(long, requires = "scores", conflicts_with_all = ["show", "corpus", "shards", "val_shards", "run", "samples"])]
+    table: bool,
     /// Which text this is, in a line
     #[arg(long, value_name = "TEXT", default_value = "not named")]
     corpus: String,
     /// Folder of the training shards
-    #[arg(long, value_name = "FOLDER", required_unless_present = "show")]
+    #[arg(long, value_name = "FOLDER", required_unless_present_any = ["show", "table"])]
     shards: Option<PathBuf>,
     /// Folder of the held-out shards
-    #[arg(long, value_name = "FOLDER", required_unless_present = "show")]
+    #[arg(long, value_name = "FOLDER", required_unless_present_any = ["show", "table"])]
     val_shards: Option<PathBuf>,
     /// Run folder of ao-train
-    #[arg(long, value_name = "FOLDER", required_unless_present = "show")]
+    #[arg(long, value_name = "FOLDER", required_unless_present_any = ["show", "table"])]
     run: Option<PathBuf>,
     /// Records of ao-sample
-    #[arg(long, value_name = "FILE", required_unless_present = "show")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["show", "table"])]
     samples: Option<PathBuf>,
     /// Records of ao-score, one file for each set of weights and order
     #[arg(value_name = "SCORES")]
@@ -55,6 +59,10 @@ fn run(args: Args) -> Result<()> {
         let report: Report = serde_json::from_slice(&bytes)
             .map_err(|e| Error::input_at(path, format!("not a report of ao-summary: {e}")))?;
         sink.put(report.to_text().as_bytes())?;
+        return sink.finish();
+    }
+    if args.table {
+        sink.put(score_table(&args.scores)?.as_bytes())?;
         return sink.finish();
     }
     // Clap has seen to it that these four are there.

@@ -2,9 +2,10 @@
 //!
 //! [`Report::gather`] reads only what the stages wrote (manifests, `metrics.jsonl`, a checkpoint's
 //! header, score and sample records) and the shards, for the unigram baseline. `docs/formats.md`
-//! names the keys; [`Report::to_text`] is the same for people.
+//! names the keys; [`Report::to_text`] is the same for people. [`score_table`] sets scores alone.
 
 mod gather;
+mod table;
 mod text;
 mod unigram;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use gather::Sources;
+pub use table::score_table;
 pub use unigram::{Unigram, unigram_baseline};
 
 /// Everything that `summary.json` holds.
