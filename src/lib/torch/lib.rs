@@ -4,7 +4,7 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | [`bench`] | whole generations, timed |
+//! | [`mod@bench`] | whole generations, timed |
 //! | [`score`] | NLL along orders, averages and ensembles, reports |
 //! | [`decode`] | samplers, unmasking schedules, the decoding loop over the KV cache |
 //! | [`train`] | step loop, optimizer, schedules, accumulation, checkpoints and resume |

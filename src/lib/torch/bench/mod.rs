@@ -2,7 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | [`run`] | points, rounds over them, records |
+//! | [`run()`] | points, rounds over them, records |
 //! | [`args`] | flags |
 //! | `subject` | a model and one generation of it |
 //! | `machine` | what the figures are of |

@@ -108,7 +108,7 @@ pub struct Sampler {
 pub struct Draw {
     /// The id.
     pub token: u32,
-    /// −ln softmax(logits)[token], nats.
+    /// `−ln softmax(logits)[token]`, nats.
     pub nll: f64,
     /// The likeliest real ids with ln of their probability, where they were asked for.
     pub candidates: Vec<(u32, f64)>,

@@ -2,7 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | [`run`], [`args`], `record` | `ao-sample`: batches, flags, records |
+//! | [`run()`], [`mod@args`], `record` | `ao-sample`: batches, flags, records |
 //! | [`template`] | prompts and infilling templates |
 //! | [`generate`] | the loop over groups, and what all loops share: passes, logits, draws |
 //! | [`adaptive`] | the loop that reveals what the model is surest of |

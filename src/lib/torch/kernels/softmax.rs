@@ -123,7 +123,7 @@ fn nll_and_gradient<T: Logit>(row: &mut [T], target: usize, scale: f32) -> f64 {
     nll
 }
 
-/// Σ e^u − u[target] − 1 with u = row − shift: SEDD's score entropy, in units of a = 1/(e^σ − 1).
+/// `Σ e^u − u[target] − 1` with u = row − shift: SEDD's score entropy, in units of a = 1/(e^σ − 1).
 #[inline(always)]
 fn entropy<T: Logit>(row: &[T], target: usize, shift: f64) -> f64 {
     let (max, sum) = max_and_sum(row);
@@ -243,8 +243,8 @@ pub fn add_parts<T: Logit>(
     });
 }
 
-/// Score entropy of each row, Σ e^u − u[target] − 1 with u = logits − shift, for `shifts[row]`; a
-/// negative target is not counted and gives 0.
+/// Score entropy of each row, `Σ e^u − u[target] − 1` with u = logits − `shifts[row]`; a negative
+/// target is not counted and gives 0.
 ///
 /// # Panics
 /// As [`nll_rows`].

@@ -23,7 +23,7 @@ pub struct Batch {
 
 impl Batch {
     /// Puts sequences into generation order: `tokens[i]` in text order, revealed in `orders[i]`,
-    /// which must be a permutation of 0..tokens[i].len().
+    /// which must be a permutation of `0..tokens[i].len()`.
     ///
     /// # Errors
     /// When a row's order has another length than its tokens.
