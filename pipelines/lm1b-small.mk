@@ -28,9 +28,10 @@ LM1B_ORDERS := $(RUN)/orders.npy
 # The mix is reached step by step over the first half: so short a training on shuffled orders alone
 # stays on the unigram plateau.
 LM1B_RAMP := ramp:0..$(shell expr $(STEPS) \* 16):l2r->$(LM1B_SPEC)
-LM1B_EMA := 0.99
+# Averages of a run this short: their warm-up reaches min(β, (1+k)/(10+k)), 0.985 at its last step.
+LM1B_EMA := 0.95
 LM1B_TRAIN := --batch-size $(LM1B_BATCH) --lr 2e-3 --min-lr 2e-4 --warmup 60 --decay-steps $(STEPS) \
-  --weight-decay 0.05 --ema 0.99,0.999 --dtype bf16 --eval-every 200 --save-every 100 --keep-last 3
+  --weight-decay 0.05 --ema 0.95,0.98 --dtype bf16 --eval-every 200 --save-every 100 --keep-last 3
 LM1B_SCORE := --max-sequences 512 --dtype bf16
 LM1B_MC := 2
 LM1B_SAMPLE := --n 16 --steps 128
