@@ -118,6 +118,18 @@ fn a_report_is_shown_as_text() {
 }
 
 #[test]
+fn a_bound_of_an_encoder_goes_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let scores = fs::read_to_string(dir.path().join("raw.jsonl")).unwrap();
+    let scores = scores.replace("\"perplexity\"", "\"bound\":\"k-dce\",\"perplexity\"");
+    fs::write(dir.path().join("raw.jsonl"), scores).unwrap();
+    let out = summary(dir.path(), &GATHER);
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["scores"][0]["orders"], "k-dce");
+}
+
+#[test]
 fn a_file_that_lacks_a_figure_is_named_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path());

@@ -17,12 +17,16 @@ use common::{assert_law, max_difference, tiny_encoder};
 use serde_json::json;
 
 fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Encoder {
+    let (arch, told) = arch.split_once(' ').map_or((arch, false), |(arch, _)| (arch, true));
     let mut config = json!({
         "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
         "n_layer": 2, "n_head": 2, "n_embd": 16
     });
     if arch != "radd" {
         config["cond_dim"] = 8.into();
+    }
+    if told {
+        config["time_conditioning"] = true.into();
     }
     tiny_encoder(&config, Kind::Float)
 }
@@ -86,7 +90,7 @@ fn mean_of_orders(encoder: &Encoder) -> Vec<f64> {
 
 #[test]
 fn one_token_a_pass_along_an_order_draws_from_the_chain() {
-    for arch in ["radd", "mdlm", "sedd"] {
+    for arch in ["radd", "mdlm", "mdlm told the time", "sedd"] {
         let encoder = tiny(arch, 3, 4);
         let law = exact(&encoder, &[2, 0, 1]);
         assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "too flat to test");

@@ -12,15 +12,19 @@ use ao_torch::tch::Kind;
 use common::{max_difference, tiny_encoder};
 use serde_json::json;
 
-const ARCHS: [&str; 3] = ["radd", "mdlm", "sedd"];
+const ARCHS: [&str; 4] = ["radd", "mdlm", "mdlm told the time", "sedd"];
 
 fn tiny(arch: &str, block_size: usize, vocab_size: usize, kind: Kind) -> Encoder {
+    let (arch, told) = arch.split_once(' ').map_or((arch, false), |(arch, _)| (arch, true));
     let mut config = json!({
         "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
         "n_layer": 2, "n_head": 2, "n_embd": 16
     });
     if arch != "radd" {
         config["cond_dim"] = 8.into();
+    }
+    if told {
+        config["time_conditioning"] = true.into();
     }
     tiny_encoder(&config, kind)
 }

@@ -144,7 +144,9 @@ fn score(path: &Path) -> Result<Score> {
     let nameless = || Error::input_at(path, "the run record names no weights");
     Ok(Score {
         weights: records.option("weights").or_else(of_file).ok_or_else(nameless)?,
-        orders: records.option("orders").unwrap_or_else(|| "uniform".into()),
+        orders: (records.last.get("bound").and_then(Value::as_str).map(str::to_owned))
+            .or_else(|| records.option("orders"))
+            .unwrap_or_else(|| "uniform".into()),
         sequences: records.whole("sequences")?,
         token_count: records.whole("token_count")?,
         nll_nats_per_token: records.number("nll_nats_per_token")?,

@@ -73,7 +73,7 @@ pub struct Model {
 pub struct Score {
     /// `raw`, `ema:0.99`, or the stem of a checkpoint file.
     pub weights: String,
-    /// The order SPEC.
+    /// The order SPEC, or an encoder's bound.
     pub orders: String,
     /// Blocks scored.
     pub sequences: u64,

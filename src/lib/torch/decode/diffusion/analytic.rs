@@ -58,7 +58,7 @@ pub(super) fn run(network: &mut Network, making: &mut [Making], settings: &Setti
             .filter(|(_, hidden)| !hidden.is_empty())
             .collect();
         if active.is_empty() {
-            continue;
+            break; // a sample whose steps are over has no masks left
         }
         for part in active.chunks(settings.at_once.max(1)) {
             let mut copies: Vec<Masked> = Vec::with_capacity(part.len());
