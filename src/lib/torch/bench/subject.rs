@@ -80,11 +80,11 @@ impl Subject {
             return work(&mut |point, first| {
                 let settings = diffusion::Settings {
                     sampler: DiffusionSampler::Tweedie,
-                    adaptive: None,
                     steps: Some(point.steps),
                     schedule: Schedule::Linear,
                     filter: filter.clone(),
                     candidates: 0,
+                    adaptive: None,
                     threads,
                     at_once: point.batch_size,
                 };

@@ -13,7 +13,8 @@ use half::bf16;
 use tch::{Device, Kind, Tensor};
 
 use super::cache::{Cache, CacheMemory};
-use crate::kernels::attention::{add, add_gated, attend, gelu_in_place, modulate, rms_norm};
+use crate::kernels::attention::attend;
+use crate::kernels::elementwise::{add, add_gated, gelu_in_place, modulate, rms_norm};
 use crate::kernels::matmul::{Element, available, matmul};
 use crate::kernels::pool::Pool;
 use crate::model::{Conditioning, Decoder, MatrixParts, NORM_EPS, Parts, slice};

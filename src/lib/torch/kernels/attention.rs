@@ -1,4 +1,4 @@
-//! One row's attention over cached keys and values, and the elementwise steps around it.
+//! One row's attention over cached keys and values.
 //!
 //! Sums run over fixed lanes in a fixed order, so a row's result depends on it alone.
 
@@ -10,36 +10,127 @@ use super::matmul::{ALL, LANES, sums, tail_mask};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// q·k of each of the `count` keys (count, hs), to `scores`.
+/// Vectors of a head's width that are kept in registers at a time.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-unsafe fn dots<T: Element>(q: &[f32], keys: *const T, count: usize, scores: &mut [f32]) {
-    let hs = q.len();
-    let whole = hs / LANES * LANES;
-    let mut start = 0;
-    while start < count {
-        let slots = LANES.min(count - start);
-        // SAFETY: the caller's word: `count` keys of hs elements.
-        unsafe {
-            let mut acc = [_mm512_setzero_ps(); LANES];
-            for (slot, acc) in acc.iter_mut().enumerate().take(slots) {
-                let key = keys.add((start + slot) * hs);
-                let mut at = 0;
-                while at < whole {
-                    let q = _mm512_loadu_ps(q.as_ptr().add(at));
-                    *acc = _mm512_fmadd_ps(T::load(key.add(at), ALL), q, *acc);
-                    at += LANES;
+const PART: usize = 8;
+
+/// Vector c of C at `p`; the last one is partial where `tail` says so.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn vector<T: Element, const C: usize>(p: *const T, c: usize, tail: __mmask16) -> __m512 {
+    // SAFETY: the caller's word.
+    unsafe { T::load(p.add(c * LANES), if c + 1 == C { tail } else { ALL }) }
+}
+
+/// Adds q·k of C vectors of each of `scores.len()` keys, `hs` apart, to `scores`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn dots_of<T: Element, const C: usize>(
+    q: *const f32,
+    keys: *const T,
+    hs: usize,
+    tail: __mmask16,
+    scores: &mut [f32],
+) {
+    // SAFETY: the caller's word: C vectors at q and at each key.
+    unsafe {
+        let zero = _mm512_setzero_ps();
+        let mut query = [zero; C];
+        for (c, query) in query.iter_mut().enumerate() {
+            *query = vector::<f32, C>(q, c, tail);
+        }
+        let mut start = 0;
+        while start < scores.len() {
+            let slots = LANES.min(scores.len() - start);
+            let mut acc = [zero; LANES];
+            for (slot, acc) in acc.iter_mut().enumerate() {
+                if slot == slots {
+                    break;
                 }
-                if whole < hs {
-                    let mask = tail_mask(hs);
-                    let q = f32::load(q.as_ptr().add(whole), mask);
-                    *acc = _mm512_fmadd_ps(T::load(key.add(whole), mask), q, *acc);
+                let key = keys.add((start + slot) * hs);
+                for c in 0..C {
+                    *acc = _mm512_fmadd_ps(vector::<T, C>(key, c, tail), query[c], *acc);
                 }
             }
             let mask = if slots == LANES { ALL } else { tail_mask(slots) };
-            _mm512_mask_storeu_ps(scores.as_mut_ptr().add(start), mask, sums(&acc));
+            let place = scores.as_mut_ptr().add(start);
+            let before = _mm512_maskz_loadu_ps(mask, place);
+            _mm512_mask_storeu_ps(place, mask, _mm512_add_ps(before, sums(&acc)));
+            start += slots;
         }
-        start += slots;
+    }
+}
+
+/// Σ weight·value of C vectors of each of `weights.len()` values, `hs` apart, to `out`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mix_of<T: Element, const C: usize>(
+    weights: &[f32],
+    values: *const T,
+    hs: usize,
+    tail: __mmask16,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's word: C vectors at each value and at out.
+    unsafe {
+        let zero = _mm512_setzero_ps();
+        // Two sums each, so that additions overlap.
+        let (mut even, mut odd) = ([zero; C], [zero; C]);
+        let mut slot = 0;
+        while slot + 2 <= weights.len() {
+            let (a, b) = (values.add(slot * hs), values.add((slot + 1) * hs));
+            let (u, v) = (_mm512_set1_ps(weights[slot]), _mm512_set1_ps(weights[slot + 1]));
+            for c in 0..C {
+                even[c] = _mm512_fmadd_ps(vector::<T, C>(a, c, tail), u, even[c]);
+                odd[c] = _mm512_fmadd_ps(vector::<T, C>(b, c, tail), v, odd[c]);
+            }
+            slot += 2;
+        }
+        if slot < weights.len() {
+            let (a, u) = (values.add(slot * hs), _mm512_set1_ps(weights[slot]));
+            for c in 0..C {
+                even[c] = _mm512_fmadd_ps(vector::<T, C>(a, c, tail), u, even[c]);
+            }
+        }
+        for c in 0..C {
+            let mask = if c + 1 == C { tail } else { ALL };
+            _mm512_mask_storeu_ps(out.add(c * LANES), mask, _mm512_add_ps(even[c], odd[c]));
+        }
+    }
+}
+
+/// Calls `$f::<T, C>` for the parts of a head of width `$hs`: (first lane, mask of the last vector).
+#[cfg(target_arch = "x86_64")]
+macro_rules! each_part {
+    ($hs:expr, $f:ident::<$t:ty>($at:ident, $tail:ident => $($arg:expr),*)) => {
+        let mut $at = 0;
+        while $at < $hs {
+            let width = ($hs - $at).min(PART * LANES);
+            let $tail = if width % LANES == 0 { ALL } else { tail_mask(width) };
+            match width.div_ceil(LANES) {
+                1 => $f::<$t, 1>($($arg),*),
+                2 => $f::<$t, 2>($($arg),*),
+                3 => $f::<$t, 3>($($arg),*),
+                4 => $f::<$t, 4>($($arg),*),
+                5 => $f::<$t, 5>($($arg),*),
+                6 => $f::<$t, 6>($($arg),*),
+                7 => $f::<$t, 7>($($arg),*),
+                _ => $f::<$t, 8>($($arg),*),
+            }
+            $at += width;
+        }
+    };
+}
+
+/// q·k of each of the keys (scores.len(), hs), to `scores`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+unsafe fn dots<T: Element>(q: &[f32], keys: *const T, scores: &mut [f32]) {
+    scores.fill(0.0);
+    let hs = q.len();
+    // SAFETY: the caller's word: as many keys of hs elements as there are scores.
+    unsafe {
+        each_part!(hs, dots_of::<T>(at, tail => q.as_ptr().add(at), keys.add(at), hs, tail, scores));
     }
 }
 
@@ -48,43 +139,15 @@ unsafe fn dots<T: Element>(q: &[f32], keys: *const T, count: usize, scores: &mut
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
 unsafe fn mix<T: Element>(weights: &[f32], values: *const T, out: &mut [f32]) {
     let hs = out.len();
-    let mut at = 0;
-    // Two vectors of the width at a time, each in two sums, so that additions overlap.
-    while at < hs {
-        let left = hs - at;
-        let mask = |from: usize| match left.saturating_sub(from) {
-            0 => 0,
-            n if n >= LANES => ALL,
-            n => tail_mask(n),
-        };
-        let (first, second) = (mask(0), mask(LANES));
-        // SAFETY: the caller's word; masked lanes are not read.
-        unsafe {
-            let zero = _mm512_setzero_ps();
-            let (mut even, mut odd) = ([zero; 2], [zero; 2]);
-            for (slot, &weight) in weights.iter().enumerate() {
-                let value = values.add(slot * hs + at);
-                let weight = _mm512_set1_ps(weight);
-                let acc = if slot % 2 == 0 { &mut even } else { &mut odd };
-                acc[0] = _mm512_fmadd_ps(T::load(value, first), weight, acc[0]);
-                if second != 0 {
-                    let value = value.add(LANES);
-                    acc[1] = _mm512_fmadd_ps(T::load(value, second), weight, acc[1]);
-                }
-            }
-            let out = out.as_mut_ptr().add(at);
-            _mm512_mask_storeu_ps(out, first, _mm512_add_ps(even[0], odd[0]));
-            if second != 0 {
-                let sum = _mm512_add_ps(even[1], odd[1]);
-                _mm512_mask_storeu_ps(out.add(LANES), second, sum);
-            }
-        }
-        at += 2 * LANES;
+    // SAFETY: the caller's word: as many values of hs elements as there are weights.
+    unsafe {
+        let out = out.as_mut_ptr();
+        each_part!(hs, mix_of::<T>(at, tail => weights, values.add(at), hs, tail, out.add(at)));
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn dots<T: Element>(_: &[f32], _: *const T, _: usize, _: &mut [f32]) {
+unsafe fn dots<T: Element>(_: &[f32], _: *const T, _: &mut [f32]) {
     unreachable!("`available` says no");
 }
 #[cfg(not(target_arch = "x86_64"))]
@@ -154,10 +217,10 @@ pub unsafe fn attend<T: Element>(
     // SAFETY: the slots are in the memory, by the assertion and the caller's word.
     unsafe {
         if joined {
-            dots(q, cache.keys, visible + 1, scores);
+            dots(q, cache.keys, scores);
         } else {
-            dots(q, cache.keys, visible, scores);
-            dots(q, cache.keys.add(own * hs), 1, &mut scores[visible..]);
+            dots(q, cache.keys, &mut scores[..visible]);
+            dots(q, cache.keys.add(own * hs), &mut scores[visible..]);
         }
         softmax(scores, 1.0 / (hs as f32).sqrt());
         if joined {
@@ -208,91 +271,10 @@ fn softmax_of(scores: &mut [f32], scale: f32) {
     }
 }
 
-#[inline(always)]
-fn rms_norm_of(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let mut lanes = [0f32; 16];
-    let chunks = x.chunks_exact(16);
-    let rest: f32 = chunks.remainder().iter().map(|x| x * x).sum();
-    for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane += x * x;
-        }
-    }
-    let mean = (lanes.iter().sum::<f32>() + rest) / x.len() as f32;
-    let factor = 1.0 / (mean + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * factor * weight;
-    }
-}
-
-#[inline(always)]
-fn modulate_by(x: &mut [f32], shift: &[f32], scale: &[f32]) {
-    for ((x, shift), scale) in x.iter_mut().zip(shift).zip(scale) {
-        *x = shift + *x * scale;
-    }
-}
-
-/// x·Φ(x), Φ by equation 7.1.26 of Abramowitz and Stegun: absolute error of Φ below 1.5e-7, and for
-/// negative x without cancellation.
-#[inline(always)]
-fn gelu(x: f32) -> f32 {
-    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
-    let t = 1.0 / (1.0 + 0.327_591_1 * z);
-    let mut p = 1.061_405_4;
-    p = p * t - 1.453_152;
-    p = p * t + 1.421_413_8;
-    p = p * t - 0.284_496_74;
-    p = p * t + 0.254_829_6;
-    let tail = 0.5 * p * t * exp(-z * z); // Φ(−|x|)
-    x * if x < 0.0 { tail } else { 1.0 - tail }
-}
-
-#[inline(always)]
-fn gelu_of(values: &mut [f32]) {
-    for x in values {
-        *x = gelu(*x);
-    }
-}
-
-#[inline(always)]
-fn add_to(values: &mut [f32], more: &[f32]) {
-    for (x, more) in values.iter_mut().zip(more) {
-        *x += more;
-    }
-}
-
-#[inline(always)]
-fn gate_into(x: &mut [f32], gate: &[f32], values: &[f32]) {
-    for ((x, gate), value) in x.iter_mut().zip(gate).zip(values) {
-        *x += gate * value;
-    }
-}
-
 dispatch!(
     /// softmax(scores·scale), in place.
     fn softmax = softmax_of(scores: &mut [f32], scale: f32) -> ()
 );
-dispatch!(
-    /// x / √(mean(x²) + ε) · weight, to `out`.
-    pub fn rms_norm = rms_norm_of(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> ()
-);
-dispatch!(
-    /// shift + x·scale, in place.
-    pub fn modulate = modulate_by(x: &mut [f32], shift: &[f32], scale: &[f32]) -> ()
-);
-dispatch!(
-    /// The exact GELU, x·Φ(x), in place.
-    pub fn gelu_in_place = gelu_of(values: &mut [f32]) -> ()
-);
-dispatch!(
-    /// values + more, in place.
-    pub fn add = add_to(values: &mut [f32], more: &[f32]) -> ()
-);
-dispatch!(
-    /// x + gate·values, in place.
-    pub fn add_gated = gate_into(x: &mut [f32], gate: &[f32], values: &[f32]) -> ()
-);
-
 #[cfg(test)]
 mod tests {
     use super::super::matmul::available;
@@ -333,25 +315,11 @@ mod tests {
             eprintln!("skipped: no AVX-512 here");
             return;
         }
-        for hs in [8, 16, 24, 40, 64] {
+        for hs in [8, 16, 24, 40, 64, 128, 136, 160] {
             for seen in [(0, 0), (0, 3), (5, 5), (16, 16), (17, 30), (32, 33), (39, 39)] {
                 check::<f32>(hs, 40, seen);
                 check::<bf16>(hs, 40, seen);
             }
-        }
-    }
-
-    #[test]
-    fn gelu_is_x_times_the_normal_distribution() {
-        // Φ by integrating its density from −12 with Simpson's rule.
-        let density = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
-        let (h, mut phi) = (1e-3, 0.0);
-        for i in 0..18_000 {
-            let x = -12.0 + f64::from(i) * h;
-            let mut value = [x as f32];
-            gelu_in_place(&mut value);
-            assert!((f64::from(value[0]) - x * phi).abs() < 1e-6, "gelu({x}) = {}", value[0]);
-            phi += h / 6.0 * (density(x) + 4.0 * density(x + h / 2.0) + density(x + h));
         }
     }
 }

@@ -37,6 +37,7 @@ macro_rules! dispatch {
 pub mod adamw;
 pub mod attention;
 pub mod categorical;
+pub mod elementwise;
 pub mod gemm;
 pub mod matmul;
 pub mod pool;
