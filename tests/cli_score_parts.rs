@@ -145,6 +145,8 @@ fn an_evaluation_interrupted_at_any_byte_goes_on_to_the_same_records() {
     assert!(go_on().status.success());
     assert_eq!(std::fs::read(&file).unwrap(), before);
 
+    let stream = ["--resume", "-"];
+    refused(&score(folder, &[&BASE[..], &stream[..]].concat()), "name a file");
     let other = ["--mc", "2", "--resume", "s.jsonl"];
     refused(
         &score(folder, &[&BASE[..], &other[..]].concat()),

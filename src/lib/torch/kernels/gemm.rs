@@ -6,7 +6,7 @@
 //! makes them and the sum that reads them.
 
 use super::parts;
-use super::softmax::{Running, add_parts};
+use super::running::{Running, add_parts};
 
 /// Rows whose logits a thread holds at a time.
 const ROWS: usize = 1024;

@@ -41,6 +41,7 @@ pub mod elementwise;
 pub mod gemm;
 pub mod matmul;
 pub mod pool;
+pub mod running;
 pub mod softmax;
 
 /// Splits `rows` rows into at most `threads` contiguous parts of nearly equal size.

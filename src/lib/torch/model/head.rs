@@ -8,7 +8,6 @@ use tch::{Device, Kind, Tensor};
 
 use super::layers::cast;
 use super::parts::MatrixParts;
-use crate::kernels::gemm::{self, Matrix};
 use crate::kernels::softmax;
 
 /// Most bytes of logits that exist at a time.
@@ -16,10 +15,10 @@ const CHUNK_BYTES: usize = 160 << 20;
 
 /// The output layer, (V, C) with an optional bias (V).
 pub struct Head {
-    weight: Tensor,
+    pub(super) weight: Tensor,
     bias: Option<Tensor>,
-    compute: Kind,
-    threads: usize,
+    pub(super) compute: Kind,
+    pub(super) threads: usize,
     /// A row that gets no mass.
     excluded: Option<i64>,
 }
@@ -28,10 +27,6 @@ pub struct Head {
 fn chunk_rows(row_bytes: usize, rows: usize) -> usize {
     (CHUNK_BYTES / row_bytes.max(1)).clamp(1, rows.max(1))
 }
-
-/// Ids and rows of a tile of bf16 logits: 2 MB.
-const TILE: usize = 1024;
-const TILE_ROWS: usize = 1024;
 
 /// Where the head's gradients are added up; views of the gradient buffer.
 pub struct HeadGradients {
@@ -91,77 +86,6 @@ impl Head {
             }
             _ => self.losses(hidden, targets, &Loss::Nll),
         }
-    }
-
-    /// [`Head::nll`] with logits in tiles that stay in the cache between the product that makes
-    /// them and the sum that reads them: logits of whole rows go to memory and back, and a fresh
-    /// buffer of their size costs as much as the product. Rows that are not counted are left out.
-    fn nll_by_tiles(&self, hidden: &Tensor, targets: &[i64]) -> Vec<f64> {
-        let width = *hidden.size().last().unwrap_or(&1);
-        let vocab = self.vocab_size();
-        let rows = hidden.reshape([-1, width]);
-        assert_eq!(rows.size()[0], targets.len() as i64, "one target a row");
-        assert!(targets.iter().all(|&t| t < vocab as i64), "a target is beyond the vocabulary");
-        let counted: Vec<i64> =
-            (0..targets.len() as i64).filter(|&i| targets[i as usize] >= 0).collect();
-        let rows = if counted.len() == targets.len() {
-            rows
-        } else {
-            rows.index_select(0, &Tensor::from_slice(&counted))
-        };
-        let rows = cast(&rows, self.compute).contiguous();
-        let weight = cast(&self.weight, self.compute).contiguous();
-        let bias = self.bias_row(self.compute);
-        // A model that is computed alone keeps libtorch to one thread, and its rows together.
-        let threads = self.threads.min(usize::try_from(tch::get_num_threads()).unwrap_or(1));
-        let ids: Vec<i64> = counted.iter().map(|&row| targets[row as usize]).collect();
-        let scores = if self.compute == Kind::Float {
-            // SAFETY: all three are contiguous f32, and borrowed for the call.
-            let (rows, weight, bias) = unsafe { (slice(&rows), slice(&weight), slice(&bias)) };
-            gemm::nll(
-                rows,
-                Matrix { weight, bias: Some(bias), width: width as usize },
-                &ids,
-                threads,
-            )
-        } else {
-            self.nll_by_bf16_tiles(&rows, &weight, &bias, &ids)
-        };
-        let mut out = vec![0.0; targets.len()];
-        counted.iter().zip(scores).for_each(|(&row, score)| out[row as usize] = score);
-        out
-    }
-
-    /// By libtorch's products, which know bf16.
-    fn nll_by_bf16_tiles(
-        &self,
-        rows: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        ids: &[i64],
-    ) -> Vec<f64> {
-        let vocab = self.vocab_size();
-        // Tiles of nearly equal width.
-        let tile = vocab.div_ceil(vocab.div_ceil(TILE));
-        let most = ids.len().clamp(1, TILE_ROWS);
-        let buffer = Tensor::empty([(most * tile) as i64], (self.compute, Device::Cpu));
-        let mut out = Vec::with_capacity(ids.len());
-        for (i, ids) in ids.chunks(most).enumerate() {
-            let n = ids.len();
-            let rows = rows.narrow(0, (i * most) as i64, n as i64);
-            let mut running = vec![softmax::Running::default(); n];
-            for first in (0..vocab).step_by(tile) {
-                let w = tile.min(vocab - first);
-                let part = |t: &Tensor| t.narrow(0, first as i64, w as i64);
-                let mut logits = buffer.narrow(0, 0, (n * w) as i64).view([n as i64, w as i64]);
-                logits_into(&mut logits, &rows, &part(weight).tr(), &part(bias));
-                // SAFETY: contiguous, bf16, and borrowed for the call.
-                let logits = unsafe { slice::<bf16>(&logits) };
-                softmax::add_parts(logits, w, first, ids, &mut running, self.threads);
-            }
-            out.extend(running.iter().map(softmax::Running::nll));
-        }
-        out
     }
 
     /// Score entropy of each hidden row (…, C), Σ_y e^u_y − u_target − 1 with u = logits −
@@ -258,7 +182,7 @@ impl Head {
         })
     }
 
-    fn bias_row(&self, kind: Kind) -> Tensor {
+    pub(super) fn bias_row(&self, kind: Kind) -> Tensor {
         let bias = match &self.bias {
             Some(bias) => cast(bias, kind),
             None => Tensor::zeros([self.vocab_size() as i64], (kind, self.weight.device())),
@@ -427,7 +351,7 @@ fn column(values: &[f64], like: &Tensor) -> Tensor {
 }
 
 /// rows·weight + bias, into a kept buffer: a fresh one of this size costs as much as the product.
-fn logits_into(buffer: &mut Tensor, rows: &Tensor, weight: &Tensor, bias: &Tensor) {
+pub(super) fn logits_into(buffer: &mut Tensor, rows: &Tensor, weight: &Tensor, bias: &Tensor) {
     let _ = bias.addmm_out(buffer, rows, weight);
 }
 

@@ -8,6 +8,7 @@ mod encoder;
 mod gpt2;
 mod gpt_block;
 mod head;
+mod head_tiles;
 mod layers;
 mod load;
 mod masked;

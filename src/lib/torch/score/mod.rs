@@ -13,6 +13,7 @@ mod engine;
 mod ensemble;
 mod orders;
 mod output;
+mod pending;
 mod reference;
 mod run;
 mod scorer;

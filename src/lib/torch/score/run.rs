@@ -18,8 +18,9 @@ use super::engine::Engine;
 use super::ensemble::Ensemble;
 use super::orders::Orders;
 use super::output::{Emitter, Out};
+use super::pending::{Open, order_noise};
 use super::reference;
-use super::scorer::{Scored, peak_memory_bytes};
+use super::scorer::peak_memory_bytes;
 use super::set::{Cloze, Item, Set, Work};
 use crate::device::Place;
 use crate::model::Loaded;
@@ -197,6 +198,9 @@ fn open_output(
         (Some(sink), _) => return Ok((Out::Sink(sink), Some(None))),
         (None, path) => path.as_deref().unwrap_or(Path::new("-")),
     };
+    if path == Path::new("-") {
+        return Err(Error::usage("--resume -: a stream cannot be gone on with; name a file"));
+    }
     if args.target_se.is_some() && args.target_by == TargetBy::Orders {
         return Err(Error::usage(
             "--resume: with --target-se no sequence is finished before the end; leave one out",
@@ -217,50 +221,6 @@ struct Job<'a> {
     /// Sequences that an earlier run has scored.
     done: Vec<SequenceRecord>,
     mc: u64,
-}
-
-/// A sequence some of whose orders are still to be scored.
-struct Open {
-    nth: usize,
-    item: Item,
-    bytes: Option<u64>,
-    estimate: Estimate,
-    sums: Vec<f64>,
-    /// Σ over orders, for each size of the ensemble.
-    curve: Option<Vec<f64>>,
-    /// Scored positions, and Σ over orders of the variance that their choice brings.
-    subset: Option<(u64, f64)>,
-    nll: Vec<f64>,
-}
-
-impl Open {
-    fn add(&mut self, scored: Scored, keep: bool) {
-        self.sums.push(scored.sum);
-        if let Some(curve) = scored.curve {
-            let sums = self.curve.get_or_insert_with(|| vec![0.0; curve.len()]);
-            sums.iter_mut().zip(curve).for_each(|(sum, x)| *sum += x);
-        }
-        if let Some((count, error)) = scored.subset {
-            let (_, variance) = self.subset.unwrap_or_default();
-            self.subset = Some((count, variance + error * error));
-        }
-        if keep {
-            self.nll.extend(scored.nll);
-        }
-    }
-
-    fn record(self, per_token: bool) -> SequenceRecord {
-        let index = self.item.sequence.index;
-        let orders = self.sums.len() as f64;
-        let mut record =
-            SequenceRecord::new(index, self.item.count, self.estimate, self.sums, self.bytes);
-        record.spans = self.item.spans;
-        record.nll_nats_curve = self.curve.map(|c| c.iter().map(|sum| sum / orders).collect());
-        record.positions_scored = self.subset.map(|(count, _)| count);
-        record.std_error_positions_nats = self.subset.map(|(_, v)| v.sqrt() / orders);
-        record.token_nll_nats = per_token.then_some(self.nll);
-        record
-    }
 }
 
 impl Job<'_> {
@@ -303,16 +263,8 @@ impl Job<'_> {
     }
 
     fn open(&self, nth: usize, item: Item, work: &Work) -> Open {
-        Open {
-            nth,
-            bytes: self.set.bytes(&item, work),
-            estimate: self.estimate(),
-            item,
-            sums: Vec::new(),
-            curve: None,
-            subset: None,
-            nll: Vec::new(),
-        }
+        let bytes = self.set.bytes(&item, work);
+        Open::new(nth, item, bytes, self.estimate())
     }
 
     /// What the numbers are.
@@ -418,14 +370,4 @@ impl Job<'_> {
         }
         self.emitter.finish(&summary)
     }
-}
-
-/// The standard error per token that the choice of orders brings.
-fn order_noise(open: &[Open]) -> f64 {
-    let mut totals = score::Totals::new();
-    for o in open {
-        let index = o.item.sequence.index;
-        totals.add(&SequenceRecord::new(index, o.item.count, o.estimate, o.sums.clone(), None));
-    }
-    totals.std_error_orders()
 }
