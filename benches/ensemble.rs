@@ -46,7 +46,8 @@ fn main() {
                 let tokens = (0..length).map(|_| stream.below(50_257)).collect();
                 let mut order: Vec<u32> = (0..length as u32).collect();
                 stream.shuffle(&mut order);
-                Work { nth, row: nth as u64, tokens, order, scored: length as u64, held: None }
+                let (row, scored) = (nth as u64, length as u64);
+                Work { nth, row, tokens, order, scored, held: None, contexts: None }
             })
             .collect();
 

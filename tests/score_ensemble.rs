@@ -12,9 +12,9 @@ use ao_torch::model::{Batch, Decoder, Weights, decoder};
 use ao_torch::score::strands::{Source, Strand, predict};
 use ao_torch::score::{Ensemble, Scored, Work};
 use ao_torch::tch::Kind;
-use common::scoring::{numbers, records, score, tiny, write_model, write_shards};
+use common::scoring::{numbers, records, score, tiny, write_model, write_orders, write_shards};
 use common::{floats, golden, golden_config, integers, max_difference};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Stated for f32 by the oracle.
 const TOLERANCE: f64 = 2e-5;
@@ -106,6 +106,7 @@ fn works(folder: &str) -> Vec<Work> {
                 order: order.filter(|&p| (p as usize) < length).collect(),
                 scored: length as u64,
                 held: None,
+                contexts: None,
             }
         })
         .collect()
@@ -267,4 +268,61 @@ fn an_ensemble_is_scored_alike_whatever_the_batch_and_the_curve_stands_in_the_su
     assert_eq!(summary["token_count"], whole.last().unwrap()["token_count"]);
     assert!(summary["std_error_positions"].as_f64().unwrap() > 0.0);
     assert!(sequences(&subset).iter().all(|r| r["positions_scored"].as_u64().unwrap() <= 3));
+}
+
+#[test]
+fn orderings_of_a_file_give_the_published_perplexities_through_the_binary() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, figures) = golden_config("ao-gpt");
+    let cases = CheckpointFile::open(&golden("ao-gpt").join("cases.safetensors")).unwrap();
+    let (shape, tokens) = integers(&cases, "tokens");
+    let (_, orders) = integers(&cases, "orders");
+    let (sizes, ensembles) = integers(&cases, "ensemble_orders");
+    let [b, t, m] = [sizes[0], sizes[1], sizes[2]];
+    let rows = |values: &[u32]| values.chunks(shape[1]).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    write_shards(dir.path(), config.vocab_size(), &rows(&tokens));
+    write_orders(dir.path(), &rows(&orders));
+    std::fs::write(dir.path().join("config.json"), config.to_json().to_string()).unwrap();
+    let line = |s: usize| -> Vec<Vec<&[u32]>> {
+        let at = |step, line| &ensembles[((s * t + step) * m + line) * t..][..step];
+        (0..t).map(|step| (0..m).map(|line| at(step, line)).collect()).collect()
+    };
+    let text: Vec<String> = (0..b).map(|s| format!("{}\n", json!(line(s)))).collect();
+    std::fs::write(dir.path().join("e.jsonl"), text.concat()).unwrap();
+    let model = golden("ao-gpt").join("model.safetensors");
+    let size = m.to_string();
+    let base = [
+        "--ckpt",
+        model.to_str().unwrap(),
+        "--model-config",
+        "config.json",
+        "--shards",
+        "data",
+        "--orders",
+        "orders.jsonl",
+        "--ensemble-curve",
+        "--ensemble-orders",
+        "e.jsonl",
+    ];
+    let found = records(&score(dir.path(), &[&base[..], &["--ensemble", &size]].concat()));
+    let curve = found.last().unwrap()["ensemble_curve"].as_array().unwrap();
+    let published = figures["ensemble_ppl"].as_object().unwrap();
+    assert_eq!(curve.len(), published.len());
+    for point in curve {
+        let perplexity = point["perplexity"].as_f64().unwrap();
+        let published = published[&point["ensemble"].to_string()].as_f64().unwrap();
+        assert!((perplexity / published - 1.0).abs() < TOLERANCE, "{point} {published}");
+    }
+    // Orderings that are none, or too few, are named by line.
+    for (text, size, words) in [
+        (text[0].clone(), &size, "line 1: ends before sequence 1"),
+        (text.concat(), &"3".to_owned(), "line 1: step 0 has"),
+        (text.concat().replacen("[0", "[1", 40), &size, "line 1: step "),
+    ] {
+        std::fs::write(dir.path().join("e.jsonl"), text).unwrap();
+        let out = score(dir.path(), &[&base[..], &["--ensemble", size]].concat());
+        let error = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{error}");
+        assert!(error.lines().count() == 1 && error.contains(words), "{error}");
+    }
 }

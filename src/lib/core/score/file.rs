@@ -94,6 +94,8 @@ const NEUTRAL: &[&str] = &[
     "ckpt",
     "shards",
     "orders",
+    "ensemble_orders",
+    "model_config",
     "elbo",
 ];
 /// Options that cut the work.

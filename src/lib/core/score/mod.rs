@@ -7,6 +7,7 @@
 
 mod compare;
 mod file;
+mod given;
 mod merge;
 pub mod orderings;
 mod record;
@@ -17,6 +18,7 @@ mod texts;
 
 pub use compare::{Comparison, compare};
 pub use file::{Fingerprint, ScoreFile};
+pub use given::{Contexts, GivenOrderings};
 pub use merge::{ONE_ORDER, merge};
 pub use record::{
     Cost, CurvePoint, Estimate, Manner, SequenceRecord, Setting, Stopped, Summary, Totals,

@@ -52,6 +52,9 @@ pub struct ScoreArgs {
     /// Report ensembles of 1, 2, 4, … M orderings in one run
     #[arg(long, requires = "ensemble")]
     pub ensemble_curve: bool,
+    /// With --ensemble: the orderings, instead of drawn ones; line s holds those of sequence s
+    #[arg(long, value_name = "FILE.jsonl", requires = "ensemble", conflicts_with_all = ["mc", "positions", "target_se"])]
+    pub ensemble_orders: Option<PathBuf>,
     /// With --ensemble: score K random positions of each sequence, which stand for all
     #[arg(long, value_name = "K", requires = "ensemble", value_parser = clap::value_parser!(u32).range(1..))]
     pub positions: Option<u32>,

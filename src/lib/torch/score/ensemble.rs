@@ -70,9 +70,13 @@ impl Ensemble {
             })
             .collect();
         // Steps whose contexts have no more than M orderings come first, as steps ascend.
-        let short: Vec<usize> = steps
+        let short: Vec<usize> = works
             .iter()
-            .map(|s| s.partition_point(|&step| distinct(step, self.size).is_some()))
+            .zip(&steps)
+            .map(|(work, steps)| match work.contexts {
+                Some(_) => 0, // repeats among given orderings count
+                None => steps.partition_point(|&step| distinct(step, self.size).is_some()),
+            })
             .collect();
 
         // Every ordering of the short contexts, then every line behind them.
@@ -84,6 +88,14 @@ impl Ensemble {
                     let source = Source::Given(vec![path].into_iter());
                     whole.push(strand(work, &steps[at..=at], source));
                 }
+            }
+            if let Some(contexts) = &work.contexts {
+                lines.extend((0..self.size).map(|line| {
+                    let given: Vec<Vec<u32>> =
+                        steps.iter().map(|&step| contexts[step][line].clone()).collect();
+                    strand(work, steps, Source::Given(given.into_iter()))
+                }));
+                continue;
             }
             for line in orderings(self.seed, work.row, self.size, work.tokens.len()) {
                 lines.push(strand(work, &steps[short..], Source::Drawn(line)));

@@ -183,6 +183,7 @@ impl Judging {
                     order: (0..block.len() as u32).collect(),
                     scored: (block.len() - given) as u64,
                     held: None,
+                    contexts: None,
                 });
             }
         }

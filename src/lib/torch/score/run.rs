@@ -7,7 +7,7 @@ use std::time::Instant;
 use ao_core::cli::{Input, RunRecord};
 use ao_core::config::Family;
 use ao_core::orders::OrderSource;
-use ao_core::score::{self, Cost, Estimate, SequenceRecord, Setting, Stopped};
+use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
 use ao_core::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -96,9 +96,14 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let started = Instant::now();
     let scorer = Engine::open(args, &loaded, &place, (ensemble, form), u64::from(mc))?;
     let range = corpus.range();
+    let orderings = match &args.ensemble_orders {
+        Some(path) => Some(GivenOrderings::open(path, args.ensemble as usize)?),
+        None => None,
+    };
     let mut set = Set {
         orders: Orders::new(source, u64::from(mc)),
         given: scorer.given(),
+        orderings,
         cloze,
         corpus: &corpus,
         left_out: 0,
@@ -171,7 +176,7 @@ fn run_record(
 ) -> Result<Map<String, Value>> {
     let mut inputs = loaded.inputs.clone();
     inputs.push(corpus.input.clone());
-    for path in args.model_config.iter() {
+    for path in args.model_config.iter().chain(&args.ensemble_orders) {
         inputs.push(Input::of_file(path)?);
     }
     let record = RunRecord {

@@ -1,7 +1,7 @@
 //! What is scored of each sequence, and along which order.
 
 use ao_core::Result;
-use ao_core::score::{Estimate, SpanSpec, held_out};
+use ao_core::score::{Contexts, Estimate, GivenOrderings, SpanSpec, held_out};
 use serde_json::{Value, json};
 
 use super::corpus::{Corpus, Sequence};
@@ -22,6 +22,8 @@ pub struct Work {
     pub scored: u64,
     /// Their positions, ascending, where they are not all behind those given.
     pub held: Option<Vec<u32>>,
+    /// The orderings of its contexts, where they are given and not drawn.
+    pub contexts: Option<Contexts>,
 }
 
 /// Spans that are held out, and what a model is given of the rest.
@@ -44,6 +46,8 @@ pub struct Set<'a> {
     pub orders: Orders,
     /// Leading tokens of an order that the model is given.
     pub given: usize,
+    /// Orderings of contexts, where they are given.
+    pub orderings: Option<GivenOrderings>,
     /// Spans to score instead of whole sequences.
     pub cloze: Option<Cloze>,
     /// Sequences without a token to score.
@@ -96,11 +100,16 @@ impl Set<'_> {
                 order.sort_by_key(|position| held.binary_search(position).is_ok()); // stable
             }
             let row = item.sequence.index;
-            return Ok(Work { nth, row, tokens, order, scored: item.count, held: Some(held) });
+            let (scored, held) = (item.count, Some(held));
+            return Ok(Work { nth, row, tokens, order, scored, held, contexts: None });
         }
         let order = self.orders.row(item.sequence.index, k, tokens.len())?;
         let row = self.orders.number(item.sequence.index, k);
-        Ok(Work { nth, row, tokens, order, scored: item.count, held: None })
+        let contexts = match &mut self.orderings {
+            Some(given) => Some(given.read(item.sequence.index, &order)?),
+            None => None,
+        };
+        Ok(Work { nth, row, tokens, order, scored: item.count, held: None, contexts })
     }
 
     /// Bytes of text of the tokens that a work scores.
