@@ -19,10 +19,8 @@ use crate::kernels::matmul::{Element, available, matmul};
 use crate::kernels::pool::Pool;
 use crate::model::{Conditioning, Decoder, MatrixParts, NORM_EPS, Parts, slice};
 
-/// Most rows of a pass in f32; for more, libtorch's kernels are as good.
+/// Most rows of a pass; for more, libtorch's kernels are as good.
 const MOST_ROWS: usize = 256;
-/// Most rows with weights in bf16, which libtorch multiplies by instructions of their own.
-const MOST_ROWS_HALF: usize = 64;
 /// Rows from which on the steps between products are shared among threads.
 const SHARED_ROWS: usize = 16;
 
@@ -74,10 +72,7 @@ impl RowTrunk {
 
     /// Whether so many rows are better computed here.
     pub(super) fn takes(&self, rows: usize) -> bool {
-        match self.kind {
-            Trunks::Float(_) => rows <= MOST_ROWS,
-            Trunks::Half(_) => rows <= MOST_ROWS_HALF,
-        }
+        rows <= MOST_ROWS
     }
 
     /// One pass: the hidden rows of `wanted`, (wanted, C). Keys and values of all rows go into their
