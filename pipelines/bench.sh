@@ -47,9 +47,8 @@ for dtype in f32 bf16; do
     --batch-size 8 --quiet --dtype "$dtype" --device "$device" | tail -n 1)
   seconds=$(echo "$out" | sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/')
   echo "ao-score, $dtype on $device: $(awk -v s="$seconds" 'BEGIN { printf "%.3f", s / 8 }') s for 8 x 256 tokens"
-  for steps in 32 128 256; do
-    seconds=$("$bin/ao-sample" --ckpt "$folder/train-f32" --n 8 --steps "$steps" --quiet --dtype "$dtype" --device "$device" |
-      tail -n 1 | sed 's/.*"seconds":\([0-9.eE+-]*\).*/\1/')
-    echo "ao-sample, $dtype on $device, $steps steps: $seconds s for 8 x 256 tokens"
+  "$bin/ao-bench" generate --ckpt "$folder/train-f32" --batch-size 8 --steps 32,128,256 --repeats 3 --quiet \
+    --dtype "$dtype" --device "$device" | grep '"type":"bench"' | while read -r line; do
+    echo "ao-bench generate, $dtype on $device, $(echo "$line" | number steps) steps: $(echo "$line" | number seconds) s for 8 x 256 tokens"
   done
 done
