@@ -257,7 +257,8 @@ fn an_adaptive_order_takes_the_surest_position_of_every_step() {
     let n = 6;
     let model = tiny(n, 9, Kind::Float);
     let conditioning = model.conditioning();
-    let measures: [(&str, fn(&[f64]) -> f64); 3] = [
+    type Measure = fn(&[f64]) -> f64;
+    let measures: [(&str, Measure); 3] = [
         ("top-prob", |p| p.iter().cloned().fold(0.0, f64::max)),
         ("margin", |p| {
             let mut p = p.to_vec();

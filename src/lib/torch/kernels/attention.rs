@@ -2,6 +2,8 @@
 //!
 //! Sums run over fixed lanes in a fixed order, so a row's result depends on it alone.
 
+#![allow(clippy::needless_range_loop)] // the index also picks the vector of memory
+
 use super::matmul::Element;
 use super::softmax::exp;
 
@@ -278,7 +280,6 @@ dispatch!(
 #[cfg(test)]
 mod tests {
     use super::super::matmul::available;
-    use super::super::softmax::Logit;
     use super::*;
     use half::bf16;
 
