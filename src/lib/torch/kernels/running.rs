@@ -45,7 +45,7 @@ impl Running {
 
     /// The NLL, once every part is in.
     pub fn nll(&self) -> f64 {
-        self.sum.ln() + f64::from(self.max) - f64::from(self.target)
+        self.sum.ln() + (f64::from(self.max) - f64::from(self.target))
     }
 }
 

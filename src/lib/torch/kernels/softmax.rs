@@ -106,14 +106,14 @@ pub(super) fn max_and_sum<T: Logit>(row: &[T]) -> (f32, f64) {
 #[inline(always)]
 fn nll<T: Logit>(row: &[T], target: usize) -> f64 {
     let (max, sum) = max_and_sum(row);
-    sum.ln() + f64::from(max) - f64::from(row[target].get())
+    sum.ln() + (f64::from(max) - f64::from(row[target].get()))
 }
 
 /// As [`nll`], and the row becomes (softmax − onehot) · scale.
 #[inline(always)]
 fn nll_and_gradient<T: Logit>(row: &mut [T], target: usize, scale: f32) -> f64 {
     let (max, sum) = max_and_sum(row);
-    let nll = sum.ln() + f64::from(max) - f64::from(row[target].get());
+    let nll = sum.ln() + (f64::from(max) - f64::from(row[target].get()));
     let factor = (f64::from(scale) / sum) as f32;
     for x in row.iter_mut() {
         *x = T::put(exp(x.get() - max) * factor);
