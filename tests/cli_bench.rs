@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ao_core::config::ModelConfig;
+use common::scoring::write_model;
 use serde_json::{Value, json};
 
 fn bench(folder: &Path, arguments: &[&str]) -> Output {
@@ -87,6 +89,36 @@ fn drafts_encoders_and_readers_from_left_to_right_are_timed_too() {
     assert!(drafts[2]["passes"].as_f64().unwrap() < 16.0);
     assert_eq!(all(&["--model", "radd.json", "--steps", "4"])[1]["tokens"], 32);
     assert_eq!(all(&["--model", "gpt2.json"])[1]["tokens"], 30, "its first token is given");
+}
+
+#[test]
+fn a_reference_says_how_good_what_was_drawn_is() {
+    let folder = prepare();
+    let config = fs::read(folder.path().join("gpt2.json")).unwrap();
+    let config = ModelConfig::from_json(&serde_json::from_slice(&config).unwrap()).unwrap();
+    write_model(&folder.path().join("zeros.st"), &config, false);
+    write_model(&folder.path().join("random.st"), &config, true);
+    for model in ["ao-gpt.json", "radd.json"] {
+        let with = |reference: &str| {
+            let sizes =
+                ["--batch-size", "2", "--steps", "16", "--repeats", "2", "--ref", reference];
+            let found = records(folder.path(), &[&["--model", model][..], &sizes[..]].concat());
+            found[1]["quality"].clone()
+        };
+        // A model of zeros gives each of its 40 ids the same probability.
+        let zeros = with("zeros.st");
+        assert!((zeros["perplexity_mean"].as_f64().unwrap() - 40.0).abs() < 1e-9, "{zeros}");
+        assert_eq!(zeros["samples"], 4);
+        let random = with("random.st");
+        assert!((random["perplexity_pooled"].as_f64().unwrap() - 40.0).abs() > 1.0);
+        // The texts are the same, whoever judges them.
+        for key in ["unigram_entropy_nats", "distinct_1", "distinct_2", "repetition"] {
+            assert_eq!(zeros[key], random[key], "{key}");
+            assert!(zeros[key].is_number(), "{key}");
+        }
+    }
+    let call = ["--model", "ao-gpt.json", "--ref", "missing.st"];
+    assert_eq!(bench(folder.path(), &call).status.code(), Some(2));
 }
 
 #[test]

@@ -10,7 +10,7 @@ Example:
   ao-bench generate --ckpt runs/a --batch-size 32,1 --steps 64,128,256 > speed.jsonl
   ao-bench generate --model configs/ao-gpt-bench.json --batch-size 8 --dtype bf16
 
-See also: ao-sample, which draws; ao-plot, which draws figures of the records";
+See also: ao-sample, which draws; ao-score --ref, whose figures --ref puts beside the speed";
 
 /// Times whole generations of a model, at several batch sizes and numbers of steps; JSON records.
 #[derive(Parser, Serialize)]

@@ -55,6 +55,10 @@ pub struct BenchArgs {
     /// Rounds before them that do not count
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub warmup: u64,
+    /// A reference model that judges what is drawn, so that speed is at a stated quality: as
+    /// ao-score --ref does by the protocol sedd
+    #[arg(long, value_name = "FILE|RUN|NAME")]
+    pub r#ref: Option<PathBuf>,
     /// Divides the logits; 0 takes the likeliest token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub temperature: f64,

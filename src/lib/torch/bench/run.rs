@@ -11,6 +11,7 @@ use super::machine;
 use super::subject::{Measured, Subject};
 use crate::decode::filter::Filter;
 use crate::device::Place;
+use crate::score::{Judged, Reference};
 
 /// Times what the flags ask for and writes a `bench` record for each point.
 ///
@@ -44,6 +45,16 @@ pub fn run(args: BenchArgs) -> Result<()> {
     };
     filter.check()?;
 
+    let mut reference =
+        args.r#ref.as_deref().map(|name| Reference::open(name, &place)).transpose()?;
+    if let Some(reference) = &reference
+        && reference.vocab_used < subject.vocab_used
+    {
+        return Err(Error::usage(format!(
+            "--ref: it has {} ids, the model draws from {}; give one with the same tokenizer",
+            reference.vocab_used, subject.vocab_used
+        )));
+    }
     let record = RunRecord {
         tool: "ao-bench",
         config: serde_json::to_value(&args)
@@ -84,9 +95,39 @@ pub fn run(args: BenchArgs) -> Result<()> {
         record["device"] = place.device_name().into();
         record["dtype"] = args.compute.dtype.to_string().into();
         record["threads"] = place.threads.into();
+        if let Some(reference) = &mut reference {
+            record["quality"] = quality(reference, measured)?;
+        }
         sink.put(&jsonl::line(&record)?)?;
     }
     sink.finish()
+}
+
+/// What the reference says of all that a point drew, in its timed rounds.
+fn quality(reference: &mut Reference, measured: &[Measured]) -> Result<Value> {
+    let mut judged = Judged::default();
+    for one in measured {
+        let texts: Vec<Option<&[u32]>> = one.texts.iter().map(|t| Some(t.as_slice())).collect();
+        for (text, (nll, count)) in one.texts.iter().zip(reference.judge(&texts)?) {
+            if count > 0 {
+                judged.add(judged.count() as u64, text, nll, count)?;
+            }
+        }
+    }
+    let (mean, pooled) = (judged.mean(), judged.pooled());
+    let [distinct_1, distinct_2, distinct_3] = judged.variety.distinct();
+    Ok(json!({
+        "protocol": "sedd",
+        "samples": judged.count(),
+        "perplexity_mean": mean.mean,
+        "perplexity_mean_std_error": Some(mean.std_error).filter(|e| e.is_finite()),
+        "perplexity_pooled": pooled.mean.exp(),
+        "unigram_entropy_nats": judged.variety.unigram_entropy_nats(),
+        "distinct_1": distinct_1,
+        "distinct_2": distinct_2,
+        "distinct_3": distinct_3,
+        "repetition": judged.variety.repetition(),
+    }))
 }
 
 /// The figures of one point.

@@ -27,8 +27,10 @@ pub(super) struct Subject {
 }
 
 /// One timed generation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Measured {
+    /// What was drawn: token ids in text order.
+    pub texts: Vec<Vec<u32>>,
     pub seconds: f64,
     pub tokens: u64,
     pub rows_forwarded: u64,
@@ -96,9 +98,10 @@ impl Subject {
                     })
                     .collect();
                 let started = Instant::now();
-                let (_, spent) = diffusion::generate(&model, requests, &settings)?;
+                let (samples, spent) = diffusion::generate(&model, requests, &settings)?;
                 Ok(Measured {
                     seconds: started.elapsed().as_secs_f64(),
+                    texts: samples.into_iter().map(|sample| sample.tokens).collect(),
                     tokens: (length * point.batch_size) as u64,
                     rows_forwarded: spent.rows_forwarded,
                     passes: spent.passes,
@@ -128,11 +131,12 @@ impl Subject {
             let method = point.speculative.map_or(Method::Groups, Method::Speculative);
             (generator.tally, generator.shares) = (Tally::default(), Shares::default());
             let started = Instant::now();
-            method.generate(&mut generator, requests)?;
+            let samples = method.generate(&mut generator, requests)?;
             let seconds = started.elapsed().as_secs_f64();
             let (tally, shares) = (generator.tally, generator.shares);
             Ok(Measured {
                 seconds,
+                texts: samples.into_iter().map(|sample| sample.tokens).collect(),
                 tokens: (free * point.batch_size) as u64,
                 rows_forwarded: tally.rows_forwarded,
                 passes: tally.passes,

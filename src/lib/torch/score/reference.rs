@@ -9,16 +9,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use ao_core::cli::{Input, Progress, RunRecord};
-use ao_core::score::{Cost, Estimate, Judge, Protocol, Sample, Samples, SetVariety, Variety};
+use ao_core::score::{Estimate, Judge, Protocol, Sample, Samples, Variety};
 use ao_core::tokens::Tokenizer;
-use ao_core::{Error, Result, stats};
+use ao_core::{Error, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::args::ScoreArgs;
+use super::judgement::{Judged, Reference};
 use super::output::Out;
-use super::scorer::{Scorer, peak_memory_bytes};
-use super::set::Work;
+use super::scorer::peak_memory_bytes;
 use crate::device::Place;
 use crate::model::Loaded;
 
@@ -80,6 +80,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let mut out = Out::Sink(args.output.open()?);
     let place = Place::start(&args.compute)?;
     let loaded = Loaded::open(&args.checkpoint(), &place)?;
+    let reference = Reference::new(&loaded, &place)?;
     let from = args.samples.as_deref().unwrap_or(Path::new("-"));
     let tokenizer = match (&args.tokenizer, &loaded.tokenizer) {
         (Some(name), _) => Some(Tokenizer::load(name)?),
@@ -91,7 +92,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let judge = Judge {
         protocol: args.protocol,
         tokenizer: tokenizer.as_ref(),
-        vocab_used: loaded.vocab_used(),
+        vocab_used: reference.vocab_used,
     };
     let mut samples = Samples::open(from, judge)?;
     let mut inputs = loaded.inputs.clone();
@@ -110,22 +111,8 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     out.put(&record)?;
 
     let started = Instant::now();
-    let model = loaded.decoder(&place)?;
-    let scorer = Scorer {
-        conditioning: tch::no_grad(|| model.conditioning()),
-        model,
-        alone: loaded.alone,
-        ensemble: None,
-        cost: Cost::default(),
-    };
     let progress = Progress::new("samples", None, args.quiet.quiet);
-    let mut judging = Judging {
-        block_size: loaded.config.block_size(),
-        scorer,
-        out,
-        progress,
-        set: Set::default(),
-    };
+    let mut judging = Judging { reference, out, progress, set: Judged::default() };
     let mut waiting = Vec::new();
     let mut count = 0;
     while let Some(sample) = samples.next_sample()? {
@@ -140,7 +127,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     for (reason, count) in &samples.excluded {
         say(&format!("{count} samples were left out: {reason}"));
     }
-    if judging.set.sums.is_empty() {
+    if judging.set.count() == 0 {
         return Err(Error::input(
             if from == Path::new("-") { "stdin".to_owned() } else { from.display().to_string() },
             format!(
@@ -151,49 +138,19 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     judging.finish(args.protocol, count, &samples.excluded, started)
 }
 
-/// Figures of the samples so far.
-#[derive(Default)]
-struct Set {
-    sums: Vec<f64>,
-    tokens: Vec<u64>,
-    perplexities: Vec<f64>,
-    variety: SetVariety,
-}
-
 struct Judging {
-    block_size: usize,
-    scorer: Scorer,
+    reference: Reference,
     out: Out,
     progress: Progress,
-    set: Set,
+    set: Judged,
 }
 
 impl Judging {
     /// Scores a batch of samples and writes their records in order.
     fn score(&mut self, samples: &mut Vec<Sample>) -> Result<()> {
-        let given = self.scorer.model.given();
-        let mut works = Vec::new();
-        for (nth, sample) in samples.iter().enumerate() {
-            let Ok(tokens) = &sample.tokens else { continue };
-            for block in tokens.chunks(self.block_size).filter(|b| b.len() > given) {
-                works.push(Work {
-                    nth,
-                    row: 0,
-                    tokens: block.to_vec(),
-                    order: (0..block.len() as u32).collect(),
-                    scored: (block.len() - given) as u64,
-                    held: None,
-                    contexts: None,
-                });
-            }
-        }
-        let mut sums = vec![(0.0, 0); samples.len()];
-        for part in works.chunks(samples.len().max(1)) {
-            for scored in self.scorer.score(part)? {
-                sums[scored.nth].0 += scored.sum;
-                sums[scored.nth].1 += scored.nll.len() as u64;
-            }
-        }
+        let texts: Vec<Option<&[u32]>> =
+            samples.iter().map(|sample| sample.tokens.as_deref().ok()).collect();
+        let sums = self.reference.judge(&texts)?;
         for (sample, (sum, count)) in samples.drain(..).zip(sums) {
             match sample.tokens {
                 Err(reason) => self.out.put(&json!({
@@ -202,7 +159,7 @@ impl Judging {
                 Ok(tokens) => self.put(sample.index, sample.id, &tokens, sum, count)?,
             }
         }
-        let done = self.set.sums.len() as u64;
+        let done = self.set.count() as u64;
         self.progress.set(done, "");
         self.out.flush()
     }
@@ -215,18 +172,7 @@ impl Judging {
         nll_nats: f64,
         token_count: u64,
     ) -> Result<()> {
-        if !nll_nats.is_finite() {
-            return Err(Error::NonFinite(format!(
-                "sample {index}: its NLL is {nll_nats}; check the reference's weights, or score in \
-                 f32"
-            )));
-        }
-        let perplexity = (nll_nats / token_count as f64).exp();
-        let variety = Variety::of(tokens);
-        self.set.sums.push(nll_nats);
-        self.set.tokens.push(token_count);
-        self.set.perplexities.push(perplexity);
-        self.set.variety.add(tokens, &variety);
+        let (perplexity, variety) = self.set.add(index, tokens, nll_nats, token_count)?;
         self.out.put(&SampleScore {
             r#type: "sequence",
             index,
@@ -249,8 +195,7 @@ impl Judging {
     ) -> Result<()> {
         let set = &self.set;
         let known = |x: f64| Some(x).filter(|x| x.is_finite());
-        let pooled = stats::mean_per_token(&set.sums, &set.tokens);
-        let mean = stats::mean_per_token(&set.perplexities, &vec![1; set.perplexities.len()]);
+        let (pooled, mean) = (set.pooled(), set.mean());
         let (error, mean_error) = (known(pooled.std_error), known(mean.std_error));
         let interval = |side: f64| match protocol {
             Protocol::Sedd => mean_error.map(|e| mean.mean + side * 1.96 * e),
@@ -265,7 +210,7 @@ impl Judging {
             sequences: pooled.sequences,
             excluded,
             token_count: pooled.tokens,
-            given_tokens: self.scorer.model.given() as u64,
+            given_tokens: self.reference.given() as u64,
             estimate: Estimate::Exact,
             nll_nats_per_token: pooled.mean,
             std_error: error,
@@ -284,8 +229,8 @@ impl Judging {
             distinct_3,
             repetition: set.variety.repetition(),
             seconds: started.elapsed().as_secs_f64(),
-            rows_forwarded: self.scorer.cost.rows_forwarded,
-            rows_through_head: self.scorer.cost.rows_through_head,
+            rows_forwarded: self.reference.scorer.cost.rows_forwarded,
+            rows_through_head: self.reference.scorer.cost.rows_through_head,
             peak_memory_bytes: peak_memory_bytes(),
             note: error.is_none().then_some("a standard error needs two samples"),
         };

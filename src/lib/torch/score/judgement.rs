@@ -1,0 +1,139 @@
+//! A reference model's opinion of texts, and the figures of a set of them: what `ao-score --ref`
+//! and `ao-bench --ref` share.
+
+use std::path::Path;
+
+use ao_core::score::{Cost, SetVariety, Variety};
+use ao_core::{Error, Result, stats};
+
+use super::scorer::Scorer;
+use super::set::Work;
+use crate::device::Place;
+use crate::model::{CheckpointArgs, Loaded};
+
+/// A model that judges, from left to right.
+pub(crate) struct Reference {
+    /// The model, and what it has cost so far.
+    pub scorer: Scorer,
+    /// Ids from here on are none of its own.
+    pub vocab_used: usize,
+    block_size: usize,
+}
+
+impl Reference {
+    /// The decoder of `loaded`.
+    ///
+    /// # Errors
+    /// When it is an encoder's checkpoint.
+    pub fn new(loaded: &Loaded, place: &Place) -> Result<Reference> {
+        let model = loaded.decoder(place)?;
+        let scorer = Scorer {
+            conditioning: tch::no_grad(|| model.conditioning()),
+            model,
+            alone: loaded.alone,
+            ensemble: None,
+            cost: Cost::default(),
+        };
+        let block_size = loaded.config.block_size();
+        Ok(Reference { scorer, vocab_used: loaded.vocab_used(), block_size })
+    }
+
+    /// Reads the model that a name means, the weights that it would be scored with.
+    ///
+    /// # Errors
+    /// As [`Loaded::open`], and an encoder's checkpoint.
+    pub fn open(name: &Path, place: &Place) -> Result<Reference> {
+        let args = CheckpointArgs { ckpt: name.into(), model_config: None, weights: None };
+        Reference::new(&Loaded::open(&args, place)?, place)
+    }
+
+    /// Tokens of each block that are given and not scored.
+    pub fn given(&self) -> usize {
+        self.scorer.model.given()
+    }
+
+    /// NLL of each text, nats, and how many tokens it is the sum of. A text longer than the model's
+    /// block is scored in consecutive blocks, each on its own.
+    ///
+    /// # Errors
+    /// As the scorer's.
+    pub fn judge(&mut self, texts: &[Option<&[u32]>]) -> Result<Vec<(f64, u64)>> {
+        let given = self.given();
+        let mut works = Vec::new();
+        for (nth, tokens) in texts.iter().enumerate() {
+            let Some(tokens) = tokens else { continue };
+            for block in tokens.chunks(self.block_size).filter(|b| b.len() > given) {
+                works.push(Work {
+                    nth,
+                    row: 0,
+                    tokens: block.to_vec(),
+                    order: (0..block.len() as u32).collect(),
+                    scored: (block.len() - given) as u64,
+                    held: None,
+                    contexts: None,
+                });
+            }
+        }
+        let mut sums = vec![(0.0, 0); texts.len()];
+        for part in works.chunks(texts.len().max(1)) {
+            for scored in self.scorer.score(part)? {
+                sums[scored.nth].0 += scored.sum;
+                sums[scored.nth].1 += scored.nll.len() as u64;
+            }
+        }
+        Ok(sums)
+    }
+}
+
+/// The figures of the texts so far.
+#[derive(Default)]
+pub(crate) struct Judged {
+    sums: Vec<f64>,
+    tokens: Vec<u64>,
+    perplexities: Vec<f64>,
+    /// How varied they are.
+    pub variety: SetVariety,
+}
+
+impl Judged {
+    /// Adds a text of NLL `nll_nats` over `token_count` tokens; its perplexity and variety.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`], which names the text by `index`.
+    pub fn add(
+        &mut self,
+        index: u64,
+        tokens: &[u32],
+        nll_nats: f64,
+        token_count: u64,
+    ) -> Result<(f64, Variety)> {
+        if !nll_nats.is_finite() {
+            return Err(Error::NonFinite(format!(
+                "sample {index}: its NLL is {nll_nats}; check the reference's weights, or score in \
+                 f32"
+            )));
+        }
+        let perplexity = (nll_nats / token_count as f64).exp();
+        let variety = Variety::of(tokens);
+        self.sums.push(nll_nats);
+        self.tokens.push(token_count);
+        self.perplexities.push(perplexity);
+        self.variety.add(tokens, &variety);
+        Ok((perplexity, variety))
+    }
+
+    /// Texts so far.
+    pub fn count(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// NLL per token over the tokens of all texts.
+    pub fn pooled(&self) -> stats::Mean {
+        stats::mean_per_token(&self.sums, &self.tokens)
+    }
+
+    /// The mean of the texts' perplexities.
+    pub fn mean(&self) -> stats::Mean {
+        stats::mean_per_token(&self.perplexities, &vec![1; self.perplexities.len()])
+    }
+}
