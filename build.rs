@@ -24,6 +24,7 @@ fn main() {
             println!("cargo:rustc-link-arg-bin={name}=-ltorch");
         }
     }
-    // Integration tests that use tensors in-process.
+    // Integration tests and benchmarks that use tensors in-process.
     println!("cargo:rustc-link-arg-tests=-Wl,-rpath,{}", lib.display());
+    println!("cargo:rustc-link-arg-benches=-Wl,-rpath,{}", lib.display());
 }
