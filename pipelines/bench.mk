@@ -7,7 +7,7 @@ BENCH := runs/bench
 bench: $(BENCH)/shards/manifest.json
 	@pipelines/bench.sh $(BIN) $(BENCH) $(DEVICE)
 	cargo bench --bench tokenize -- $(BENCH)/text.txt
-	cargo bench --bench ensemble -- --sequences 2
+	cargo bench --bench ensemble -- --sequences 8
 
 $(BENCH)/shards/manifest.json: testdata/toy/stories.txt | build
 	rm -rf $(@D)
