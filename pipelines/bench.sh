@@ -49,6 +49,9 @@ for dtype in f32 bf16; do
   echo "ao-score, $dtype on $device: $(awk -v s="$seconds" 'BEGIN { printf "%.3f", s / 8 }') s for 8 x 256 tokens"
   "$bin/ao-bench" generate --ckpt "$folder/train-f32" --batch-size 8 --steps 32,128,256 --repeats 3 --quiet \
     --dtype "$dtype" --device "$device" | grep '"type":"bench"' | while read -r line; do
-    echo "ao-bench generate, $dtype on $device, $(echo "$line" | number steps) steps: $(echo "$line" | number seconds) s for 8 x 256 tokens"
+    of() { echo "$line" | number "$1"; }
+    percent() { awk -v x="$(of "$1")" 'BEGIN { printf "%.0f %%", 100 * x }'; }
+    echo "ao-bench generate, $dtype on $device, $(of steps) steps: $(of seconds | awk '{ printf "%.3f", $1 }') s for 8 x 256 tokens, $(of tokens_per_second | awk '{ printf "%.0f", $1 }') tokens a second"
+    echo "  $(of rows_forwarded | awk '{ print int($1) }') rows forwarded; blocks $(percent trunk_share), head $(percent head_share), draws $(percent sampling_share) of the time"
   done
 done
