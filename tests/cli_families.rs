@@ -54,37 +54,6 @@ fn tiny(arch: &str) -> Value {
 }
 
 #[test]
-fn sigma_gpts_published_nll_comes_out_of_the_scorer() {
-    let dir = tempfile::tempdir().unwrap();
-    let (config, _) = golden_config("sigma-gpt");
-    let cases = CheckpointFile::open(&golden("sigma-gpt").join("cases.safetensors")).unwrap();
-    let (shape, tokens) = integers(&cases, "tokens");
-    let orders = integers(&cases, "orders").1;
-    let rows = |v: &[u32]| v.chunks(shape[1]).map(<[u32]>::to_vec).collect::<Vec<_>>();
-    write_shards(dir.path(), config.vocab_size(), &rows(&tokens));
-    write_orders(dir.path(), &rows(&orders));
-    std::fs::write(dir.path().join("config.json"), config.to_json().to_string()).unwrap();
-    let model = golden("sigma-gpt").join("model.safetensors");
-    let found = records(&score(
-        dir.path(),
-        &[
-            "--ckpt",
-            model.to_str().unwrap(),
-            "--model-config",
-            "config.json",
-            "--shards",
-            "data",
-            "--orders",
-            "orders.jsonl",
-            "--per-token",
-        ],
-    ));
-    let ours: Vec<f64> =
-        of_type(&found, "sequence").iter().flat_map(|r| numbers(&r["token_nll_nats"])).collect();
-    assert!(max_difference(&ours, &floats(&cases, "nll").1) <= 2e-5);
-}
-
-#[test]
 fn a_hugging_face_folder_of_gpt2_is_scored_as_its_own_class_does() {
     let dir = tempfile::tempdir().unwrap();
     let folder = golden("gpt2-hf");

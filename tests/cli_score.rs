@@ -18,7 +18,7 @@ fn rows(values: &[u32], width: usize) -> Vec<Vec<u32>> {
 
 #[test]
 fn nll_is_that_of_the_published_code() {
-    for folder in ["ao-gpt", "ao-gpt-short"] {
+    for folder in ["ao-gpt", "ao-gpt-short", "sigma-gpt"] {
         let dir = tempfile::tempdir().unwrap();
         let (config, _) = golden_config(folder);
         let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();

@@ -5,19 +5,17 @@ mod common;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_torch::decode::generate::text_order;
 use ao_torch::decode::session::{Line, Session};
-use ao_torch::model::{Attend, Batch, Decoder, Weights, decoder};
+use ao_torch::model::{Attend, Batch, Decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
-use common::{floats, golden, golden_config, integers, max_difference, tiny};
+use common::{floats, golden, golden_config, golden_decoder, integers, max_difference, tiny};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
 }
 
 fn golden_steps(folder: &str) {
-    let (config, figures) = golden_config(folder);
-    let path = golden(folder).join("model.safetensors");
-    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-    let model = decoder(&config, &weights, Kind::Float, 1).unwrap();
+    let (_, figures) = golden_config(folder);
+    let model = golden_decoder(folder);
     let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
     let (shape, tokens) = integers(&cases, "tokens");
     let (_, orders) = integers(&cases, "orders");

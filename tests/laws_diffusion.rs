@@ -13,22 +13,10 @@ use ao_torch::model::{Encoder, Masked};
 use ao_torch::score::encoder::Asker;
 use ao_torch::score::encoder::chain::{Line, chain_nll};
 use ao_torch::tch::{IndexOp, Kind};
-use common::{assert_law, max_difference, tiny_encoder};
-use serde_json::json;
+use common::{assert_law, max_difference, narrow_encoder};
 
 fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Encoder {
-    let (arch, told) = arch.split_once(' ').map_or((arch, false), |(arch, _)| (arch, true));
-    let mut config = json!({
-        "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
-        "n_layer": 2, "n_head": 2, "n_embd": 16
-    });
-    if arch != "radd" {
-        config["cond_dim"] = 8.into();
-    }
-    if told {
-        config["time_conditioning"] = true.into();
-    }
-    tiny_encoder(&config, Kind::Float)
+    narrow_encoder(arch, block_size, vocab_size, Kind::Float)
 }
 
 fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> Settings {

@@ -9,25 +9,9 @@ use ao_torch::score::encoder::bound::{Form, Strata};
 use ao_torch::score::encoder::chain::{Line, chain_nll, span_nll};
 use ao_torch::score::encoder::{Asker, Question};
 use ao_torch::tch::Kind;
-use common::{max_difference, tiny_encoder};
-use serde_json::json;
+use common::{max_difference, narrow_encoder};
 
 const ARCHS: [&str; 4] = ["radd", "mdlm", "mdlm told the time", "sedd"];
-
-fn tiny(arch: &str, block_size: usize, vocab_size: usize, kind: Kind) -> Encoder {
-    let (arch, told) = arch.split_once(' ').map_or((arch, false), |(arch, _)| (arch, true));
-    let mut config = json!({
-        "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
-        "n_layer": 2, "n_head": 2, "n_embd": 16
-    });
-    if arch != "radd" {
-        config["cond_dim"] = 8.into();
-    }
-    if told {
-        config["time_conditioning"] = true.into();
-    }
-    tiny_encoder(&config, kind)
-}
 
 fn orders(n: usize) -> Vec<Vec<u32>> {
     if n == 0 {
@@ -50,7 +34,7 @@ fn chain(encoder: &Encoder, tokens: &[u32], order: &[u32], at_once: usize) -> Ve
 #[test]
 fn the_probabilities_of_all_texts_add_up_to_one_along_every_order() {
     for arch in ARCHS {
-        let encoder = tiny(arch, 3, 4, Kind::Double);
+        let encoder = narrow_encoder(arch, 3, 4, Kind::Double);
         let texts: Vec<Vec<u32>> =
             (0..64u32).map(|code| vec![code / 16, code / 4 % 4, code % 4]).collect();
         for order in orders(3) {
@@ -86,7 +70,7 @@ fn gauss(n: usize) -> Vec<(f64, f64)> {
 #[test]
 fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
     for arch in ["radd", "mdlm"] {
-        let encoder = tiny(arch, 5, 6, Kind::Double);
+        let encoder = narrow_encoder(arch, 5, 6, Kind::Double);
         let (n, tokens) = (5, [3, 0, 5, 1, 3]);
         // Σ over the masked positions, for every set of them.
         let mut asker = Asker::new(&encoder, 32);
@@ -129,7 +113,7 @@ fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
 
 #[test]
 fn drawn_bounds_have_the_chains_mean_within_their_error() {
-    let encoder = tiny("radd", 5, 6, Kind::Double);
+    let encoder = narrow_encoder("radd", 5, 6, Kind::Double);
     let tokens = [3, 0, 5, 1, 3];
     let all = orders(5);
     let mean = all.iter().map(|o| chain(&encoder, &tokens, o, 5).iter().sum::<f64>()).sum::<f64>()
@@ -179,7 +163,7 @@ fn draws_lie_evenly_over_the_draws_of_a_sequence_and_over_sequences() {
 #[test]
 fn copies_and_padding_do_not_show() {
     for arch in ARCHS {
-        let encoder = tiny(arch, 6, 7, Kind::Double);
+        let encoder = narrow_encoder(arch, 6, 7, Kind::Double);
         let long = [1, 6, 3, 3, 0, 2];
         let short = [5, 2, 4];
         let lines = [
@@ -197,7 +181,7 @@ fn copies_and_padding_do_not_show() {
 
 #[test]
 fn a_span_is_scored_given_both_sides() {
-    let encoder = tiny("radd", 6, 7, Kind::Double);
+    let encoder = narrow_encoder("radd", 6, 7, Kind::Double);
     let tokens = [1, 6, 3, 3, 0, 2];
     let spans = [1..3, 4..5];
     let nll = span_nll(&mut Asker::new(&encoder, 2), &tokens, &spans);
@@ -215,7 +199,7 @@ fn a_span_is_scored_given_both_sides() {
 
 #[test]
 fn sedds_score_entropy_is_no_less_than_its_normalised_cross_entropy() {
-    let encoder = tiny("sedd", 6, 7, Kind::Double);
+    let encoder = narrow_encoder("sedd", 6, 7, Kind::Double);
     let tokens = [1, 6, 3, 3, 0, 2];
     let mut asker = Asker::new(&encoder, 8);
     for i in 0..20u64 {

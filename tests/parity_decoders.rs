@@ -3,18 +3,16 @@
 mod common;
 
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::model::{Batch, Weights, decoder};
+use ao_torch::model::Batch;
 use ao_torch::tch::Kind;
-use common::{floats, golden, golden_config, integers, max_difference};
+use common::{floats, golden, golden_config, golden_decoder, integers, max_difference};
 
 /// Stated for f32 by the oracle; two independent builds agreed to 3e-6.
 const TOLERANCE: f64 = 2e-5;
 
 fn check(folder: &str) {
-    let (config, figures) = golden_config(folder);
-    let path = golden(folder).join("model.safetensors");
-    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-    let model = decoder(&config, &weights, Kind::Float, 1).unwrap();
+    let (_, figures) = golden_config(folder);
+    let model = golden_decoder(folder);
     let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
     let (shape, tokens) = integers(&cases, "tokens");
     let (_, orders) = integers(&cases, "orders");

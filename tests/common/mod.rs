@@ -93,6 +93,30 @@ pub fn tiny_encoder(config: &Value, kind: Kind) -> Encoder {
     Encoder::new(&config, &noisy_weights(&config, kind), kind, 1).unwrap()
 }
 
+/// A narrow encoder of `arch`, or of `mdlm told the time`.
+pub fn narrow_encoder(arch: &str, block_size: usize, vocab_size: usize, kind: Kind) -> Encoder {
+    let (arch, told) = arch.split_once(' ').map_or((arch, false), |(arch, _)| (arch, true));
+    let mut config = serde_json::json!({
+        "arch": arch, "block_size": block_size, "vocab_size": vocab_size,
+        "n_layer": 2, "n_head": 2, "n_embd": 16
+    });
+    if arch != "radd" {
+        config["cond_dim"] = 8.into();
+    }
+    if told {
+        config["time_conditioning"] = true.into();
+    }
+    tiny_encoder(&config, kind)
+}
+
+/// The decoder of a golden folder, in f32.
+pub fn golden_decoder(folder: &str) -> Box<dyn Decoder> {
+    let (config, _) = golden_config(folder);
+    let path = golden(folder).join("model.safetensors");
+    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
+    decoder(&config, &weights, Kind::Float, 1).unwrap()
+}
+
 /// Initial weights with noise of standard deviation 0.2 on all of them.
 pub fn noisy_weights(config: &ModelConfig, kind: Kind) -> Weights {
     let weights = Weights::init(config, 3, Device::Cpu).to_kind(kind);

@@ -13,7 +13,7 @@ use ao_core::Result;
 
 use super::generate::{Generator, Making, Request, Sample};
 use super::law::Draw;
-use super::session::Ask;
+use super::session::{Ask, places};
 
 /// One sequence in one round.
 #[derive(Default)]
@@ -140,11 +140,7 @@ impl Generator<'_> {
             asks.push(Ask { until: line.order.len(), copies: &[], wanted: order.len() });
         }
         let hidden = self.trunk(|| making.session.pass(&asks))?;
-        let places: Vec<(usize, usize)> = asks
-            .iter()
-            .enumerate()
-            .flat_map(|(r, ask)| (0..ask.wanted).map(move |j| (r, j)))
-            .collect();
+        let places = places(&asks);
         let (filter, listed) = (self.filter.clone(), self.candidates());
         let (lines, seen_turns) = (&making.session.lines, &*turns);
         let judged = self.each_row(&hidden, &|i, logits, sampler| {

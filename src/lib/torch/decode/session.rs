@@ -65,6 +65,12 @@ pub struct Ask<'a> {
     pub wanted: usize,
 }
 
+/// Where the rows that [`Session::pass`] gives belong: (sequence, number among its wanted rows).
+pub fn places(asks: &[Ask]) -> Vec<(usize, usize)> {
+    let of = |(r, ask): (usize, &Ask)| (0..ask.wanted).map(move |j| (r, j));
+    asks.iter().enumerate().flat_map(of).collect()
+}
+
 /// A batch of sequences over one cache.
 pub struct Session<'a> {
     model: &'a dyn Decoder,

@@ -19,7 +19,7 @@ use ao_core::Result;
 
 use super::generate::{Generator, Request, Sample};
 use super::law::{Draw, Proposal};
-use super::session::Ask;
+use super::session::{Ask, places};
 
 /// What one row of a pass brings.
 struct Row {
@@ -89,11 +89,7 @@ impl Generator<'_> {
                 .map(|ask| if ask.wanted == 0 { Ask::default() } else { ask })
                 .collect();
             let hidden = self.trunk(|| making.session.pass(&asks))?;
-            let places: Vec<(usize, usize)> = asks
-                .iter()
-                .enumerate()
-                .flat_map(|(r, ask)| (0..ask.wanted).map(move |j| (r, j)))
-                .collect();
+            let places = places(&asks);
             let (filter, count) = (self.filter.clone(), self.candidates());
             let lines = &making.session.lines;
             let rows = self.each_row(&hidden, &|i, logits, sampler| {

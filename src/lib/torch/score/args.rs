@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
+use ao_core::Result;
+use ao_core::cli::{Compute, Input, OutputArgs, Quiet, RunRecord, Seed};
 use ao_core::score::{Protocol, SpanSpec};
 use serde::Serialize;
 
 use super::encoder::Elbo;
-use crate::model::{CheckpointArgs, WeightsChoice};
+use crate::device::Place;
+use crate::model::{CheckpointArgs, Loaded, WeightsChoice};
 
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -154,6 +156,30 @@ impl ScoreArgs {
             model_config: self.model_config.clone(),
             weights: self.weights.clone(),
         }
+    }
+
+    /// What made the output: the options, and the hashes of the model, of its config and of `more`.
+    ///
+    /// # Errors
+    /// When the config cannot be read.
+    pub(super) fn run_record(
+        &self,
+        place: &Place,
+        loaded: &Loaded,
+        more: Vec<Input>,
+    ) -> Result<RunRecord> {
+        let mut inputs = loaded.inputs.clone();
+        inputs.extend(more);
+        if let Some(path) = &self.model_config {
+            inputs.push(Input::of_file(path)?);
+        }
+        Ok(RunRecord {
+            tool: "ao-score",
+            config: serde_json::to_value(self).unwrap_or_default(),
+            seed: Some(self.seed.seed),
+            device: Some(place.device_name()),
+            inputs,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{Input, Progress, RunRecord};
+use ao_core::cli::{Input, Progress};
 use ao_core::score::{Estimate, Judge, Protocol, Sample, Samples, Variety};
 use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result};
@@ -95,17 +95,8 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
         vocab_used: reference.vocab_used,
     };
     let mut samples = Samples::open(from, judge)?;
-    let mut inputs = loaded.inputs.clone();
-    if from.is_file() {
-        inputs.push(Input::of_file(from)?);
-    }
-    let record = RunRecord {
-        tool: "ao-score",
-        config: serde_json::to_value(args).unwrap_or_default(),
-        seed: Some(args.seed.seed),
-        device: Some(place.device_name()),
-        inputs,
-    };
+    let of_file = from.is_file().then(|| Input::of_file(from)).transpose()?;
+    let record = args.run_record(&place, &loaded, of_file.into_iter().collect())?;
     let mut record = record.to_json();
     record["orders"] = json!({"spec": "l2r"});
     out.put(&record)?;

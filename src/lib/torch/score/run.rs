@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{Input, RunRecord};
+use ao_core::cli::Input;
 use ao_core::config::Family;
 use ao_core::orders::OrderSource;
 use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
@@ -174,18 +174,9 @@ fn run_record(
     corpus: &Corpus,
     source: &OrderSource,
 ) -> Result<Map<String, Value>> {
-    let mut inputs = loaded.inputs.clone();
-    inputs.push(corpus.input.clone());
-    for path in args.model_config.iter().chain(&args.ensemble_orders) {
-        inputs.push(Input::of_file(path)?);
-    }
-    let record = RunRecord {
-        tool: "ao-score",
-        config: serde_json::to_value(args).unwrap_or_default(),
-        seed: Some(args.seed.seed),
-        device: Some(place.device_name()),
-        inputs,
-    };
+    let more = args.ensemble_orders.iter().map(|path| Input::of_file(path));
+    let more = std::iter::once(Ok(corpus.input.clone())).chain(more).collect::<Result<Vec<_>>>()?;
+    let record = args.run_record(place, loaded, more)?;
     let mut run = record.to_json().as_object().cloned().unwrap_or_default();
     run.insert("orders".into(), source.describe());
     Ok(run)
