@@ -31,6 +31,8 @@ fn prepare() -> tempfile::TempDir {
         ("ao-gpt", json!({"cond_dim": 8})),
         ("gpt2", json!({"activation": "gelu_tanh"})),
         ("radd", json!({})),
+        ("mdlm", json!({"cond_dim": 8})),
+        ("sedd", json!({"cond_dim": 8})),
     ];
     for (arch, extra) in extra {
         let mut config = sizes.clone();
@@ -87,7 +89,20 @@ fn drafts_encoders_and_readers_from_left_to_right_are_timed_too() {
     assert_eq!(drafts.len(), 3);
     assert_eq!(drafts[2]["speculative"], 3);
     assert!(drafts[2]["passes"].as_f64().unwrap() < 16.0);
-    assert_eq!(all(&["--model", "radd.json", "--steps", "4"])[1]["tokens"], 32);
+    for encoder in ["radd.json", "mdlm.json", "sedd.json"] {
+        let timed = all(&["--model", encoder, "--steps", "4"]);
+        assert_eq!(
+            (&timed[1]["tokens"], &timed[1]["arch"]),
+            (&json!(32), &timed[0]["model"]["arch"])
+        );
+    }
+    // Without sizes: batches of 32 and 1, and a step for each token of so short a block.
+    let standard = records(folder.path(), &["--model", "ao-gpt.json", "--repeats", "1"]);
+    let sizes: Vec<(u64, u64)> = standard[1..]
+        .iter()
+        .map(|r| (r["batch_size"].as_u64().unwrap(), r["steps"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(sizes, [(32, 16), (1, 16)]);
     assert_eq!(all(&["--model", "gpt2.json"])[1]["tokens"], 30, "its first token is given");
 }
 

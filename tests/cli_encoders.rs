@@ -157,6 +157,60 @@ fn without_orders_the_score_is_the_familys_bound_by_name() {
 }
 
 #[test]
+fn bounds_by_given_masks_are_those_of_the_published_code() {
+    for (arch, form, levels, published) in [
+        ("radd", "lambda", Some("lambda_value"), "lambda_dce"),
+        ("radd", "k", None, "k_dce"),
+        ("mdlm", "t", Some("t"), "nelbo_weight_1_over_t"),
+        ("sedd", "score-entropy", Some("t"), "dwdse_loss"),
+    ] {
+        let case = Case::new(arch);
+        let (config, _) = golden_config(arch);
+        let mask = config.to_json()["mask_id"].as_u64().unwrap() as u32;
+        let masked = integers(&case.cases, "masked").1;
+        let levels = levels.map(|name| floats(&case.cases, name).1);
+        let lines: String = masked
+            .chunks(16)
+            .enumerate()
+            .map(|(s, row)| {
+                let hidden: Vec<usize> = (0..16).filter(|&i| row[i] == mask).collect();
+                let mut line = json!({"masked": hidden});
+                if let Some(levels) = &levels {
+                    line["level"] = levels[s].into();
+                }
+                format!("{line}\n")
+            })
+            .collect();
+        case.write("masks.jsonl", &lines);
+        let found = case.score(&["--elbo", form, "--masks", "masks.jsonl"]);
+        let ours: Vec<f64> =
+            of_type(&found, "sequence").iter().map(|r| r["nll_nats"].as_f64().unwrap()).collect();
+        let theirs = floats(&case.cases, published).1;
+        assert_eq!(ours.len(), theirs.len());
+        for (a, b) in ours.iter().zip(&theirs) {
+            // Sums of up to 16 tokens; the score entropy relative, as the oracle says.
+            let most = if arch == "sedd" { 2e-5 * b.abs() } else { 1e-4 };
+            assert!((a - b).abs() <= most, "{arch} {form}: {a} against {b}");
+        }
+        assert_eq!(found.last().unwrap()["orders"]["masks"], "masks.jsonl");
+        // Too few, twice the same, outside, and a level that is missing.
+        let score = env!("CARGO_BIN_EXE_ao-score");
+        let call = ["--shards", "data", "--elbo", form, "--masks", "bad.jsonl"];
+        for (text, words) in [
+            ("{\"masked\":[1],\"level\":0.5}\n", "number 1 is asked for"),
+            ("{\"masked\":[1,1],\"level\":0.5}\n", "twice"),
+            ("{\"masked\":[16],\"level\":0.5}\n", "position 16"),
+            ("{\"level\":0.5}\n", "list of positions"),
+        ] {
+            case.write("bad.jsonl", text);
+            case.refuses(score, &call, words);
+        }
+        case.write("bad.jsonl", "{\"masked\":[1]}\n");
+        case.refuses(score, &call, if form == "k" { "number 1 is asked for" } else { "level" });
+    }
+}
+
+#[test]
 fn parts_of_a_bound_join_to_the_whole() {
     let case = Case::new("radd");
     let score = env!("CARGO_BIN_EXE_ao-score");

@@ -176,6 +176,74 @@ fn what_is_sampled_is_scored_alike_in_every_family() {
 }
 
 #[test]
+fn a_model_of_zeros_scores_exactly_ln_v_in_every_family() {
+    for arch in ["sigma-gpt", "sigma-official", "gpt2", "radd", "mdlm", "sedd"] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ModelConfig::from_json(&tiny(arch)).unwrap();
+        common::scoring::write_model(&dir.path().join("m.st"), &config, false);
+        write_shards(dir.path(), 9, &[vec![1, 2, 3, 4, 5, 6, 7, 8], vec![3, 1, 2]]);
+        let calls: &[&[&str]] = match arch {
+            "gpt2" => &[&[], &["--cloze", "spans:1x2"]],
+            "radd" | "mdlm" => &[&["--mc", "2"], &["--elbo", "k"], &["--orders", "uniform"]],
+            // The score entropy is no NLL: zeros are no scores that normalise.
+            "sedd" => &[&["--orders", "uniform"]],
+            _ => &[&["--mc", "2"], &["--orders", "l2r"], &["--ensemble", "2"]],
+        };
+        for call in calls {
+            let all = [&["--ckpt", "m.st", "--shards", "data"], *call].concat();
+            let found = records(&score(dir.path(), &all));
+            let mean = found.last().unwrap()["nll_nats_per_token"].as_f64().unwrap();
+            assert!((mean - 9f64.ln()).abs() < 1e-13, "{arch} {call:?}: {mean}");
+        }
+    }
+}
+
+#[test]
+fn a_name_in_the_hubs_cache_is_scored_sampled_and_judges() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("hub/models--openai-community--gpt2-tiny");
+    let snapshot = model.join("snapshots/0123456789abcdef0123456789abcdef01234567");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir_all(model.join("refs")).unwrap();
+    std::fs::write(model.join("refs/main"), "0123456789abcdef0123456789abcdef01234567").unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden("gpt2-hf").join(file), snapshot.join(file)).unwrap();
+    }
+    write_shards(dir.path(), 80, &[vec![1, 2, 3, 4]]);
+    let run = |program: &str, arguments: &[&str]| {
+        let out = Command::new(program)
+            .current_dir(dir.path())
+            .arg("--quiet")
+            .args(arguments)
+            .env_remove("HF_HUB_CACHE")
+            .env_remove("HUGGINGFACE_HUB_CACHE")
+            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_HOME", dir.path())
+            .output()
+            .unwrap();
+        records(&out)
+    };
+    let (score, sample) = (env!("CARGO_BIN_EXE_ao-score"), env!("CARGO_BIN_EXE_ao-sample"));
+    let by_name = run(score, &["--ckpt", "hf:openai-community/gpt2-tiny", "--shards", "data"]);
+    let folder = golden("gpt2-hf");
+    let by_path = run(score, &["--ckpt", folder.to_str().unwrap(), "--shards", "data"]);
+    let nll = |found: &[Value]| found.last().unwrap()["nll_nats_per_token"].clone();
+    assert_eq!(nll(&by_name), nll(&by_path));
+    std::fs::write(dir.path().join("t.jsonl"), "{\"tokens\":[4,{\"gap\":5}]}\n").unwrap();
+    let drawn = run(sample, &["--ckpt", "gpt2-tiny", "--infill", "t.jsonl", "--n", "3"]);
+    let lines: String = drawn.iter().map(|r| format!("{r}\n")).collect();
+    std::fs::write(dir.path().join("samples.jsonl"), lines).unwrap();
+    let judged = run(score, &["--ref", "gpt2-tiny", "samples.jsonl"]);
+    let summary = judged.last().unwrap();
+    assert_eq!(summary["sequences"], 3);
+    // What the sampler says of its own samples is what the same model says as their judge.
+    let said: f64 =
+        of_type(&drawn, "sample").iter().map(|s| -s["logprob_nats"].as_f64().unwrap()).sum();
+    let pooled = summary["nll_nats_per_token"].as_f64().unwrap() * 15.0;
+    assert!((pooled - said).abs() < 1e-3, "{pooled} and {said}");
+}
+
+#[test]
 fn what_a_left_to_right_model_cannot_do_is_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     write_model(dir.path(), &tiny("gpt2"));

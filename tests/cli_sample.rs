@@ -125,6 +125,142 @@ fn likeliest_tokens_alone_are_the_same_by_temperature_and_by_top_k() {
     assert!(banned.as_array().unwrap().iter().all(|t| *t != 3 && *t != 5));
 }
 
+fn tokens(record: &Value) -> Vec<u64> {
+    record["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap()).collect()
+}
+
+fn all_tokens(folder: &Path, arguments: &[&str]) -> Vec<Vec<u64>> {
+    samples(folder, arguments).iter().map(tokens).collect()
+}
+
+#[test]
+fn every_filter_is_heard_through_the_binary() {
+    let folder = prepare();
+    let with = |more: &[&str]| all_tokens(folder.path(), &[&["--n", "6"], more].concat());
+    let plain = with(&[]);
+    // What is as likely as the likeliest is the likeliest.
+    let likeliest = with(&["--temperature", "0"]);
+    assert_eq!(with(&["--min-p", "1"]), likeliest);
+    assert_ne!(plain, likeliest);
+    // The published rule drops the token that crosses p, so 0.5 keeps less than the exact rule.
+    let half = ["--top-p", "0.5", "--top-p-rule"];
+    assert_ne!(
+        with(&[&half[..], &["published"]].concat()),
+        with(&[&half[..], &["exact"]].concat())
+    );
+    // A heavy penalty keeps every token from coming twice: there are 64 for 16 places.
+    let distinct = |texts: &[Vec<u64>]| {
+        texts.iter().all(|t| t.iter().collect::<std::collections::HashSet<_>>().len() == t.len())
+    };
+    assert!(!distinct(&plain) && distinct(&with(&["--repetition-penalty", "1e9"])));
+    // Ids that were drawn do not come once they are banned.
+    let mut drawn: Vec<u64> = plain.concat();
+    drawn.sort_unstable();
+    drawn.dedup();
+    drawn.truncate(12);
+    let banned: Vec<String> = drawn.iter().map(u64::to_string).collect();
+    let left = with(&["--ban", &banned.join(",")]).concat();
+    assert!(left.iter().all(|t| !drawn.contains(t)));
+}
+
+#[test]
+fn every_schedule_ends_and_given_tokens_are_read_as_the_policy_says() {
+    let folder = prepare();
+    for schedule in ["linear", "cosine", "binomial", "binomial-cosine"] {
+        let found = samples(folder.path(), &["--n", "2", "--steps", "5", "--schedule", schedule]);
+        for record in &found {
+            assert_eq!(tokens(record).len(), 16, "{schedule}");
+            assert!((1..=5).contains(&record["steps"].as_u64().unwrap()), "{schedule}");
+        }
+    }
+    let template = "{\"tokens\":[null,7,null,5,null,3,1,9],\"given\":[5,1,7,3,6]}\n";
+    fs::write(folder.path().join("t.jsonl"), template).unwrap();
+    let orders = |policy: &str| -> Vec<Vec<u64>> {
+        let call = ["--infill", "t.jsonl", "--n", "8", "--prompt-order", policy];
+        let first = |r: &Value| r["order"].as_array().unwrap()[..5].to_vec();
+        let found = samples(folder.path(), &call);
+        found.iter().map(|r| first(r).iter().map(|p| p.as_u64().unwrap()).collect()).collect()
+    };
+    assert!(orders("given").iter().all(|o| o == &[5, 1, 7, 3, 6]));
+    assert!(orders("ascending").iter().all(|o| o == &[1, 3, 5, 6, 7]));
+    let random = orders("random");
+    assert!(random.iter().any(|o| o != &random[0]));
+    for mut order in random {
+        order.sort_unstable();
+        assert_eq!(order, [1, 3, 5, 6, 7]);
+    }
+}
+
+#[test]
+fn a_text_template_is_filled_in_and_read_back_as_text() {
+    let folder = prepare();
+    let at = folder.path();
+    let text = "the cat sat on the mat\nthe dog sat on the log\n".repeat(20);
+    fs::write(at.join("text.txt"), text).unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_ao-tokenize"))
+        .current_dir(at)
+        .args(["--train-tokenizer", "280", "-o", "shards", "text.txt", "--quiet"])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let config = ao_core::config::ModelConfig::from_json(&serde_json::json!({
+        "arch": "ao-gpt", "block_size": 16, "vocab_size": 280, "n_layer": 1, "n_head": 2,
+        "n_embd": 16
+    }))
+    .unwrap();
+    common::scoring::write_model(&at.join("m.st"), &config, true);
+    fs::write(at.join("t.jsonl"), "{\"text\":\"the ___ sat{\\\"gap\\\":2} log\"}\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_ao-sample"))
+        .current_dir(at)
+        .args(["--ckpt", "m.st", "--tokenizer", "shards/tokenizer.json", "--infill", "t.jsonl"])
+        .args(["--n", "3", "--quiet"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let records: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let filled: Vec<&Value> = records.iter().filter(|r| r["type"] == "sample").collect();
+    assert_eq!(filled.len(), 3);
+    for record in filled {
+        let text = record["text"].as_str().unwrap();
+        assert!(text.starts_with("the ") && text.ends_with(" log"), "{text}");
+        assert!(text.contains(" sat"), "{text}");
+    }
+}
+
+#[test]
+fn a_model_that_is_computed_in_batches_draws_the_same_whatever_the_batch() {
+    let folder = prepare();
+    let at = folder.path();
+    // Too large to be computed sample by sample.
+    let config = ao_core::config::ModelConfig::from_json(&serde_json::json!({
+        "arch": "ao-gpt", "block_size": 64, "vocab_size": 512, "n_layer": 3, "n_head": 4,
+        "n_embd": 96
+    }))
+    .unwrap();
+    assert!(config.parameter_count() * 2 * 64 > 1 << 25);
+    common::scoring::write_model(&at.join("m.st"), &config, true);
+    let templates =
+        "{\"tokens\":[1,null,2,{\"gap\":9}]}\n{\"tokens\":[{\"gap\":40},3]}\n{\"tokens\":[null]}\n";
+    fs::write(at.join("t.jsonl"), templates).unwrap();
+    let drawn = |batch: &str, threads: &str| -> Vec<Vec<u64>> {
+        let output = Command::new(env!("CARGO_BIN_EXE_ao-sample"))
+            .current_dir(at)
+            .args(["--ckpt", "m.st", "--infill", "t.jsonl", "--n", "3", "--quiet"])
+            .args(["--batch-size", batch, "--threads", threads])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let records = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
+        records.filter(|r| r["type"] == "sample").map(|r| tokens(&r)).collect()
+    };
+    let base = drawn("1", "1");
+    assert_eq!(base.iter().map(Vec::len).collect::<Vec<_>>(), [12, 12, 12, 41, 41, 41, 1, 1, 1]);
+    assert_eq!(base, drawn("4", "1"));
+    assert_eq!(base, drawn("9", "2"));
+}
+
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
     let folder = prepare();

@@ -43,6 +43,7 @@ fn nll_is_that_of_the_published_code() {
         let (_, expected) = floats(&cases, "nll");
         let sequences: Vec<&Value> = found.iter().filter(|r| r["type"] == "sequence").collect();
         assert_eq!(sequences.len(), shape[0]);
+        assert!(sequences.iter().all(|r| r["estimate"] == "bound"));
         let nll: Vec<f64> = sequences.iter().flat_map(|r| numbers(&r["token_nll_nats"])).collect();
         let difference = max_difference(&nll, &expected);
         assert!(difference <= 2e-5, "{folder}: {difference}");
@@ -77,6 +78,18 @@ fn a_model_of_zeros_scores_exactly_ln_v() {
         let mean = summary["nll_nats_per_token"].as_f64().unwrap();
         assert!((mean - 50f64.ln()).abs() < 1e-14, "batch {batch} {extra:?}: {mean}");
         assert!(summary["std_error"].as_f64().unwrap() < 1e-14);
+    }
+    for extra in [
+        &["--ensemble", "3"][..],
+        &["--ensemble", "2", "--positions", "3"],
+        &["--cloze", "spans:1x2"],
+        &["--cloze", "spans:1x2", "--conditioning", "left"],
+        &["--target-se", "0.1", "--mc", "4"],
+    ] {
+        let base = ["--ckpt", "m.st", "--shards", "data", "--batch-size", "5"];
+        let found = records(&score(dir.path(), &[&base[..], extra].concat()));
+        let mean = found.last().unwrap()["nll_nats_per_token"].as_f64().unwrap();
+        assert!((mean - 50f64.ln()).abs() < 1e-14, "{extra:?}: {mean}");
     }
 }
 

@@ -45,23 +45,24 @@ fn the_published_training_trace_is_followed() {
 }
 
 #[test]
-fn sigterm_saves_and_exits_with_143() {
-    let trace = trace();
-    let (init, out) = (initial_weights(&trace.dir), trace.dir.join("run"));
-    let mut args = flags(&trace, text(&init), text(&out));
-    args.extend(["--steps", "1000000", "--save-every", "1000000", "--orders", "uniform"]);
-    let mut child = Command::new(tool("ao-train")).args(&args).spawn().unwrap();
-    while !out.join("metrics.jsonl").exists() || steps(&out).is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(child.try_wait().unwrap().is_none(), "ended early");
+fn sigterm_and_ctrl_c_save_and_exit_with_128_and_the_signal() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let trace = trace();
+        let (init, out) = (initial_weights(&trace.dir), trace.dir.join("run"));
+        let mut args = flags(&trace, text(&init), text(&out));
+        args.extend(["--steps", "1000000", "--save-every", "1000000", "--orders", "uniform"]);
+        let mut child = Command::new(tool("ao-train")).args(&args).spawn().unwrap();
+        while !out.join("metrics.jsonl").exists() || steps(&out).is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(child.try_wait().unwrap().is_none(), "ended early");
+        }
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        let latest = std::fs::read_to_string(out.join("latest")).unwrap();
+        let last = steps(&out).last().unwrap()["step"].as_u64().unwrap();
+        assert_eq!(latest.trim(), format!("step-{last:08}"));
     }
-    assert!(
-        Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success()
-    );
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-    let latest = std::fs::read_to_string(out.join("latest")).unwrap();
-    let last = steps(&out).last().unwrap()["step"].as_u64().unwrap();
-    assert_eq!(latest.trim(), format!("step-{last:08}"));
 }
 
 #[test]

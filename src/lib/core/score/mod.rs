@@ -8,6 +8,7 @@
 mod compare;
 mod file;
 mod given;
+mod masks;
 mod merge;
 pub mod orderings;
 mod record;
@@ -19,6 +20,7 @@ mod texts;
 pub use compare::{Comparison, compare};
 pub use file::{Fingerprint, ScoreFile};
 pub use given::{Contexts, GivenOrderings};
+pub use masks::{GivenMask, GivenMasks};
 pub use merge::{ONE_ORDER, merge};
 pub use record::{
     Cost, CurvePoint, Estimate, Manner, SequenceRecord, Setting, Stopped, Summary, Totals,

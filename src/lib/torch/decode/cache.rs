@@ -16,8 +16,8 @@ pub struct Cache {
 /// The memory of a cache on the CPU, for threads that each use their own part.
 pub(super) struct CacheMemory<T> {
     data: *mut T,
-    /// Sequences, heads, slots, head size.
-    sizes: [usize; 4],
+    /// Layers, sequences, heads, slots, head size.
+    sizes: [usize; 5],
 }
 
 // SAFETY: it is a place; who reads or writes there gives a word of their own.
@@ -26,10 +26,19 @@ unsafe impl<T: Sync> Sync for CacheMemory<T> {}
 unsafe impl<T: Send> Send for CacheMemory<T> {}
 
 impl<T> CacheMemory<T> {
+    /// Layers, heads and head size.
+    pub fn shape(&self) -> [usize; 3] {
+        let [layers, _, heads, _, hs] = self.sizes;
+        [layers, heads, hs]
+    }
+
     /// The keys and values of one head of one sequence in block `layer`.
+    ///
+    /// # Panics
+    /// When there is no such block, sequence or head.
     pub fn head(&self, layer: usize, line: usize, head: usize) -> HeadCache<T> {
-        let [b, heads, slots, hs] = self.sizes;
-        assert!(line < b && head < heads);
+        let [layers, b, heads, slots, hs] = self.sizes;
+        assert!(layer < layers && line < b && head < heads);
         let place = |which: usize| (((layer * 2 + which) * b + line) * heads + head) * slots * hs;
         let (keys, values) = (self.data.wrapping_add(place(0)), self.data.wrapping_add(place(1)));
         HeadCache { keys, values, slots }
@@ -60,13 +69,17 @@ impl Cache {
         Cache { layers: views, all }
     }
 
-    /// Its memory.
+    /// Its memory, of elements of `kind`.
+    ///
+    /// # Panics
+    /// When it is of another kind, or not on the CPU.
     ///
     /// # Safety
-    /// `T` must be its kind, and it must lie on the CPU.
-    pub(super) unsafe fn memory<T>(&mut self) -> CacheMemory<T> {
+    /// `T` must be the type of `kind`.
+    pub(super) unsafe fn memory<T>(&mut self, kind: Kind) -> CacheMemory<T> {
+        assert!(self.all.kind() == kind && self.all.device() == Device::Cpu, "a cache of {kind:?}");
         let size = self.all.size();
-        let sizes = [2, 3, 4, 5].map(|i| size[i] as usize);
+        let sizes = [0, 2, 3, 4, 5].map(|i| size[i] as usize);
         CacheMemory { data: self.all.data_ptr() as *mut T, sizes }
     }
 

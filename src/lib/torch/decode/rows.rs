@@ -79,9 +79,14 @@ impl RowTrunk {
     /// slots of the cache.
     pub(super) fn pass(&self, rows: &[Row], wanted: &[usize], cache: &mut Cache) -> Tensor {
         let values = match &self.kind {
-            // SAFETY: the cache is borrowed mutably, and of the kind that the model computes in.
-            Trunks::Float(trunk) => trunk.pass(&self.pool, rows, wanted, unsafe { cache.memory() }),
-            Trunks::Half(trunk) => trunk.pass(&self.pool, rows, wanted, unsafe { cache.memory() }),
+            Trunks::Float(trunk) => {
+                // SAFETY: the type is that of the kind.
+                trunk.pass(&self.pool, rows, wanted, unsafe { cache.memory(Kind::Float) })
+            }
+            Trunks::Half(trunk) => {
+                // SAFETY: as above.
+                trunk.pass(&self.pool, rows, wanted, unsafe { cache.memory(Kind::BFloat16) })
+            }
         };
         let count = wanted.len() as i64;
         let width = if count == 0 { 0 } else { values.len() as i64 / count };
@@ -257,6 +262,16 @@ impl<T: Element> Trunk<T> {
     }
 
     fn pass(&self, pool: &Pool, rows: &[Row], wanted: &[usize], cache: CacheMemory<T>) -> Vec<f32> {
+        let shape = [self.blocks.len(), self.heads, self.width / self.heads];
+        assert_eq!(cache.shape(), shape, "a cache of another model");
+        // The rows of each sequence, and the number of the first of them.
+        let numbered = |next: &mut usize, group| {
+            let first = *next;
+            *next += <[Row]>::len(group);
+            Some((group, first))
+        };
+        let groups: Vec<(&[Row], usize)> =
+            rows.chunk_by(|a, b| a.line == b.line).scan(0, numbered).collect();
         pool.enter(|| {
             let (n, c) = (rows.len(), self.width);
             let mut x = self.input(rows);
@@ -303,7 +318,7 @@ impl<T: Element> Trunk<T> {
                     // SAFETY: every row and column is handed on once.
                     unsafe { out.part(r, column, values.len()) }.copy_from_slice(values);
                 });
-                self.attention(pool, block, rows, &qkv, &cache, layer, &mut y);
+                self.attention(pool, block, &groups, &qkv, &cache, layer, &mut y);
                 let out = Shared::new(&mut x, c);
                 block.attn_proj.apply(pool, &y, &|r, column, values| {
                     add_branch(&out, 2, r, column, values);
@@ -360,7 +375,7 @@ impl<T: Element> Trunk<T> {
         &self,
         pool: &Pool,
         block: &RowBlock<T>,
-        rows: &[Row],
+        groups: &[(&[Row], usize)],
         qkv: &[f32],
         cache: &CacheMemory<T>,
         layer: usize,
@@ -368,18 +383,11 @@ impl<T: Element> Trunk<T> {
     ) {
         let (c, heads) = (self.width, self.heads);
         let hs = c / heads;
-        let groups: Vec<&[Row]> = rows.chunk_by(|a, b| a.line == b.line).collect();
-        let mut firsts = Vec::with_capacity(groups.len());
-        let mut next = 0;
-        for group in &groups {
-            firsts.push(next);
-            next += group.len();
-        }
         let out = Shared::new(y, c);
         pool.split(groups.len() * heads, 1, usize::MAX, &|range, scores| {
             let mut normed = vec![0f32; hs];
             for unit in range {
-                let (group, first) = (groups[unit / heads], firsts[unit / heads]);
+                let (group, first) = groups[unit / heads];
                 let head = unit % heads;
                 let memory = cache.head(layer, group[0].line, head);
                 let value = |r: usize, which: usize| {

@@ -118,7 +118,9 @@ impl Generator<'_> {
                 let outcome = outcome.map(|(stays, draw)| {
                     (stays, sampler.with_candidates(draw, &filter, logits, count))
                 });
-                Ok(Row { logits: logits.to_vec(), outcome })
+                // Those of a tested row are done with.
+                let logits = if j < turn.causal { Vec::new() } else { logits.to_vec() };
+                Ok(Row { logits, outcome })
             })?;
             let mut rows = rows.into_iter();
             for (r, turn) in turns.iter().enumerate().filter(|(_, t)| t.causal > 0) {

@@ -95,11 +95,7 @@ pub(super) fn max_and_sum<T: Logit>(row: &[T]) -> (f32, f64) {
     for x in rest {
         sum += f64::from(exp(x.get() - max));
     }
-    // The comparisons above skip a NaN; the sum must not.
-    if row.iter().any(|x| x.get().is_nan()) {
-        sum = f64::NAN;
-    }
-    (max, sum)
+    (max, sum) // the comparisons skip a NaN, the sum does not: exp(NaN) is one
 }
 
 /// −ln softmax(row)[target], in nats.

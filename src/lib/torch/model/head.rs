@@ -357,20 +357,32 @@ pub(super) fn logits_into(buffer: &mut Tensor, rows: &Tensor, weight: &Tensor, b
 
 /// The elements of a contiguous CPU tensor.
 ///
+/// # Panics
+/// When it is not contiguous, or on another device.
+///
 /// # Safety
 /// `T` must be the tensor's kind.
 pub(crate) unsafe fn slice<T>(tensor: &Tensor) -> &[T] {
-    assert!(tensor.is_contiguous());
+    assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
+    if tensor.numel() == 0 {
+        return &[]; // it may have no memory at all
+    }
     // SAFETY: contiguous, and of this kind by the caller's word; the borrow keeps the storage.
     unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const T, tensor.numel()) }
 }
 
 /// As [`slice`], to write.
 ///
+/// # Panics
+/// As [`slice`].
+///
 /// # Safety
 /// As [`slice`], and no other view of the storage may be used meanwhile.
 pub(crate) unsafe fn slice_mut<T>(tensor: &mut Tensor) -> &mut [T] {
-    assert!(tensor.is_contiguous());
+    assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
+    if tensor.numel() == 0 {
+        return &mut [];
+    }
     // SAFETY: as above.
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr() as *mut T, tensor.numel()) }
 }

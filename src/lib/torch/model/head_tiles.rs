@@ -45,7 +45,7 @@ impl Head {
                 threads,
             )
         } else {
-            self.nll_by_bf16_tiles(&rows, &weight, &bias, &ids)
+            self.nll_by_bf16_tiles(&rows, &weight, &bias, &ids, threads)
         };
         let mut out = vec![0.0; targets.len()];
         counted.iter().zip(scores).for_each(|(&row, score)| out[row as usize] = score);
@@ -59,6 +59,7 @@ impl Head {
         weight: &Tensor,
         bias: &Tensor,
         ids: &[i64],
+        threads: usize,
     ) -> Vec<f64> {
         let vocab = self.vocab_size();
         // Tiles of nearly equal width.
@@ -77,7 +78,7 @@ impl Head {
                 logits_into(&mut logits, &rows, &part(weight).tr(), &part(bias));
                 // SAFETY: contiguous, bf16, and borrowed for the call.
                 let logits = unsafe { slice::<bf16>(&logits) };
-                add_parts(logits, w, first, ids, &mut running, self.threads);
+                add_parts(logits, w, first, ids, &mut running, threads);
             }
             out.extend(running.iter().map(Running::nll));
         }

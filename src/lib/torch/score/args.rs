@@ -57,6 +57,10 @@ pub struct ScoreArgs {
     /// With --ensemble: the orderings, instead of drawn ones; line s holds those of sequence s
     #[arg(long, value_name = "FILE.jsonl", requires = "ensemble", conflicts_with_all = ["mc", "positions", "target_se"])]
     pub ensemble_orders: Option<PathBuf>,
+    /// The masks of an encoder's bound, instead of drawn ones: {"masked":[3,0],"level":0.4} a line,
+    /// --mc lines a sequence; level is t or λ, and --elbo k has none
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["orders", "cloze", "target_se"])]
+    pub masks: Option<PathBuf>,
     /// With --ensemble: score K random positions of each sequence, which stand for all
     #[arg(long, value_name = "K", requires = "ensemble", value_parser = clap::value_parser!(u32).range(1..))]
     pub positions: Option<u32>,

@@ -2,7 +2,7 @@
 
 use ao_core::Result;
 use ao_core::config::Family;
-use ao_core::score::{Cost, Manner};
+use ao_core::score::{Cost, GivenMasks, Manner};
 use serde_json::Value;
 
 use super::ScoreArgs;
@@ -38,7 +38,11 @@ impl Engine {
         if loaded.config.family() == Family::Encoder {
             let at_once = if loaded.alone { 1 } else { args.batch_size as usize };
             let model = loaded.encoder(place)?;
+            let masks = args.masks.as_deref().zip(form);
+            let masks =
+                masks.map(|(path, form)| GivenMasks::open(path, form.has_levels())).transpose()?;
             let scorer = EncoderScorer::new(model, at_once, form, args.seed.seed, mc);
+            let scorer = scorer.with_masks(masks);
             return Ok(Engine::Encoder(Box::new(scorer)));
         }
         let model = loaded.decoder(place)?;

@@ -79,8 +79,18 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let ensemble = ensemble(args, &loaded)?;
     let form = encoder::form(args, &loaded.config)?;
     let mut run = run_record(args, &place, &loaded, &corpus, &source)?;
-    if let Some(form) = form {
-        run.insert("orders".into(), form.describe(args.seed.seed));
+    match (form, &args.masks) {
+        (Some(form), masks) => {
+            let masks = masks.as_ref().map(|path| path.display().to_string());
+            run.insert("orders".into(), form.describe(args.seed.seed, masks.as_deref()));
+        }
+        (None, Some(_)) => {
+            let arch = loaded.config.arch();
+            return Err(Error::usage(format!(
+                "--masks: {arch} is scored along orders; leave it out"
+            )));
+        }
+        (None, None) => {}
     }
     let (mut out, done) = open_output(args, sink, &run)?;
     let Some(done) = done else {
@@ -174,7 +184,7 @@ fn run_record(
     corpus: &Corpus,
     source: &OrderSource,
 ) -> Result<Map<String, Value>> {
-    let more = args.ensemble_orders.iter().map(|path| Input::of_file(path));
+    let more = args.ensemble_orders.iter().chain(&args.masks).map(|path| Input::of_file(path));
     let more = std::iter::once(Ok(corpus.input.clone())).chain(more).collect::<Result<Vec<_>>>()?;
     let record = args.run_record(place, loaded, more)?;
     let mut run = record.to_json().as_object().cloned().unwrap_or_default();

@@ -76,13 +76,13 @@ impl Optimizer {
 
     /// Norm of all gradients together.
     pub fn gradient_norm(&self) -> f64 {
-        let mut flat = self.gradients.flat().shallow_clone();
-        if on_cpu(&flat) {
-            // SAFETY: f32, contiguous, and used by this call alone.
-            let values = unsafe { crate::model::slice_mut::<f32>(&mut flat) };
+        let flat = self.gradients.flat();
+        if on_cpu(flat) {
+            // SAFETY: f32, and nothing writes it meanwhile.
+            let values = unsafe { crate::model::slice::<f32>(flat) };
             return adamw::sum_of_squares(values, self.threads).sqrt();
         }
-        flat.dot(&flat).to_kind(Kind::Double).double_value(&[]).sqrt()
+        flat.dot(flat).to_kind(Kind::Double).double_value(&[]).sqrt()
     }
 
     /// Throws the gradients away.

@@ -8,6 +8,7 @@ use ao_core::config::ModelConfig;
 use ao_core::masking::{Level, draw_at};
 use ao_core::objective::Objective;
 use ao_core::rng::{Domain, Stream};
+use ao_core::score::GivenMask;
 use serde_json::{Value, json};
 
 use super::{Asker, Question};
@@ -55,9 +56,12 @@ impl Form {
         objective.name()
     }
 
-    /// What stands for the orders in records.
-    pub fn describe(self, seed: u64) -> Value {
-        json!({ "draws": self.name(), "seed": seed })
+    /// What stands for the orders in records: the seed of the draws, or the file that gives them.
+    pub fn describe(self, seed: u64, given: Option<&str>) -> Value {
+        match given {
+            Some(file) => json!({ "draws": self.name(), "masks": file }),
+            None => json!({ "draws": self.name(), "seed": seed }),
+        }
     }
 
     /// Masks for `tokens`: how many, or with what probability, by `share` in [0, 1); which, by
@@ -73,6 +77,22 @@ impl Form {
         let sigma = encoder.sigma_at(draw.time);
         let question = Question::new(encoder, tokens, &hidden, &hidden, sigma);
         Draw { question, weight: draw.weight }
+    }
+
+    /// Whether a draw has a level of its own (t or λ), besides which positions are masked.
+    pub fn has_levels(self) -> bool {
+        self != Form::K
+    }
+
+    /// The draw that a file gives for `tokens`.
+    pub fn given(self, encoder: &Encoder, tokens: &[u32], given: &GivenMask) -> Draw {
+        let share = given.masked.len() as f64 / tokens.len().max(1) as f64;
+        let level = given.level.unwrap_or(share);
+        // Of nothing masked the sum is 0, whatever its weight.
+        let weight = if given.masked.is_empty() { 0.0 } else { 1.0 / level };
+        let sigma = encoder.sigma_at(level);
+        let question = Question::new(encoder, tokens, &given.masked, &given.masked, sigma);
+        Draw { question, weight }
     }
 
     /// The value of each draw, nats a sequence.

@@ -1,7 +1,7 @@
 //! An encoder in `ao-score`: chains along orders, or bounds.
 
 use ao_core::config::{Family, ModelConfig};
-use ao_core::score::{Cost, Manner};
+use ao_core::score::{Cost, GivenMasks, Manner};
 use ao_core::{Error, Result};
 use serde::Serialize;
 use serde_json::Value;
@@ -88,6 +88,8 @@ pub struct EncoderScorer {
     form: Option<Form>,
     seed: u64,
     strata: Strata,
+    /// The draws, where a file gives them.
+    masks: Option<GivenMasks>,
     /// Rows forwarded, padding not counted.
     pub cost: Cost,
 }
@@ -103,13 +105,20 @@ impl EncoderScorer {
         draws: u64,
     ) -> EncoderScorer {
         let strata = Strata::new(seed, draws);
-        EncoderScorer { encoder, at_once, form, seed, strata, cost: Cost::default() }
+        let (masks, cost) = (None, Cost::default());
+        EncoderScorer { encoder, at_once, form, seed, strata, masks, cost }
+    }
+
+    /// The same by given masks.
+    pub fn with_masks(self, masks: Option<GivenMasks>) -> EncoderScorer {
+        EncoderScorer { masks, ..self }
     }
 
     /// Scores a batch of works: each along its order, or by one draw of masks.
     ///
     /// # Errors
-    /// When a text holds the mask's own id, whose mass is nothing.
+    /// When a text holds the mask's own id, whose mass is nothing, and when the given masks end or
+    /// do not fit.
     pub fn score(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
         let mask = self.encoder.mask();
         if works.iter().any(|work| work.tokens.contains(&mask)) {
@@ -128,10 +137,14 @@ impl EncoderScorer {
                 let draws: Vec<Draw> = works
                     .iter()
                     .map(|work| {
+                        if let Some(masks) = &self.masks {
+                            let given = masks.of(work.row, work.tokens.len())?;
+                            return Ok(form.given(&self.encoder, &work.tokens, given));
+                        }
                         let (share, mut stream) = self.strata.of(work.row);
-                        form.draw(&self.encoder, &work.tokens, share, &mut stream)
+                        Ok(form.draw(&self.encoder, &work.tokens, share, &mut stream))
                     })
-                    .collect();
+                    .collect::<Result<_>>()?;
                 form.values(&mut asker, &draws).into_iter().map(|value| vec![value]).collect()
             }
         };
@@ -158,7 +171,8 @@ impl EncoderScorer {
 
     /// What stands for the orders of a bound.
     pub fn draws(&self) -> Option<Value> {
-        self.form.map(|form| form.describe(self.seed))
+        let given = self.masks.as_ref().map(GivenMasks::place);
+        self.form.map(|form| form.describe(self.seed, given))
     }
 }
 
