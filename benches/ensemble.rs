@@ -8,11 +8,11 @@
 
 use std::time::Instant;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::rng::{Domain, Stream};
 use ao_core::score::Cost;
 use ao_core::score::orderings::orderings;
-use ao_torch::model::{Batch, Weights, decoder};
+use ao_torch::network::{Batch, Weights, decoder};
 use ao_torch::score::{Ensemble, Work};
 use ao_torch::tch::{self, Device, Kind};
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use common::scoring::write_model;
 use serde_json::{Value, json};
 

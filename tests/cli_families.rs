@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
 use ao_torch::tch::Kind;
 use common::scoring::{numbers, records, score, write_orders, write_shards};

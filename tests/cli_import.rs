@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, CheckpointWriter, DType, Kind};
 use common::golden;
 use pt::{Builder, V, dict};

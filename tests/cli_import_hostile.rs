@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::import::{OpenOptions, Source, WeightsKind};
 use common::golden;
 use pt::{Builder, V, dict, zip};

@@ -203,7 +203,7 @@ fn a_text_template_is_filled_in_and_read_back_as_text() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let config = ao_core::config::ModelConfig::from_json(&serde_json::json!({
+    let config = ao_core::family::ModelConfig::from_json(&serde_json::json!({
         "arch": "ao-gpt", "block_size": 16, "vocab_size": 280, "n_layer": 1, "n_head": 2,
         "n_embd": 16
     }))
@@ -233,7 +233,7 @@ fn a_model_that_is_computed_in_batches_draws_the_same_whatever_the_batch() {
     let folder = prepare();
     let at = folder.path();
     // Too large to be computed sample by sample.
-    let config = ao_core::config::ModelConfig::from_json(&serde_json::json!({
+    let config = ao_core::family::ModelConfig::from_json(&serde_json::json!({
         "arch": "ao-gpt", "block_size": 64, "vocab_size": 512, "n_layer": 3, "n_head": 4,
         "n_embd": 96
     }))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
-use ao_torch::model::Weights;
+use ao_torch::network::Weights;
 use ao_torch::tch::Device;
 use common::scoring::{numbers, records, score, tiny, write_model, write_orders, write_shards};
 use common::{floats, golden, golden_config, integers, max_difference};

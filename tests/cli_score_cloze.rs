@@ -93,7 +93,7 @@ fn every_model_is_asked_for_the_same_spans_by_seed_and_they_compare() {
     let first = run(folder, &options);
     std::fs::write(folder.join("a.jsonl"), text(&first)).unwrap();
     // A model that reads from left to right is asked for the same, and labelled.
-    let config = ao_core::config::ModelConfig::from_json(&json!({
+    let config = ao_core::family::ModelConfig::from_json(&json!({
         "arch": "gpt2", "activation": "gelu", "block_size": 12, "vocab_size": 50,
         "n_layer": 1, "n_head": 2, "n_embd": 16
     }))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::model::Weights;
+use ao_torch::network::Weights;
 use ao_torch::tch::no_grad;
 use common::train::{
     checkpoint_bytes, flags, initial_weights, limit, refuse, run, shards, steps, succeed, text,

@@ -5,7 +5,7 @@ mod common;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_torch::decode::generate::text_order;
 use ao_torch::decode::session::{Line, Session};
-use ao_torch::model::{Attend, Batch, Decoder};
+use ao_torch::network::{Attend, Batch, Decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
 use common::{floats, golden, golden_config, golden_decoder, integers, max_difference, tiny};
 

@@ -9,7 +9,7 @@ use ao_torch::decode::diffusion::{
 };
 use ao_torch::decode::filter::Filter;
 use ao_torch::decode::schedule::Schedule;
-use ao_torch::model::{Encoder, Masked};
+use ao_torch::network::{Encoder, Masked};
 use ao_torch::score::encoder::Asker;
 use ao_torch::score::encoder::chain::{Line, chain_nll};
 use ao_torch::tch::{IndexOp, Kind};

@@ -9,7 +9,7 @@ use ao_torch::decode::filter::Filter;
 use ao_torch::decode::generate::{Generator, Request, Sample};
 use ao_torch::decode::law::Sampler;
 use ao_torch::decode::session::{Ask, Line, Session};
-use ao_torch::model::{Batch, Conditioning, Decoder};
+use ao_torch::network::{Batch, Conditioning, Decoder};
 use ao_torch::tch::{Kind, Tensor};
 use common::{assert_law, max_difference, tiny};
 

@@ -4,7 +4,7 @@
 mod common;
 
 use ao_core::rng::{Domain, Stream};
-use ao_torch::model::Encoder;
+use ao_torch::network::Encoder;
 use ao_torch::score::encoder::bound::{Form, Strata};
 use ao_torch::score::encoder::chain::{Line, chain_nll, span_nll};
 use ao_torch::score::encoder::{Asker, Question};

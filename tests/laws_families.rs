@@ -5,10 +5,10 @@ mod common;
 
 use std::path::Path;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_torch::decode::generate::text_order;
 use ao_torch::decode::session::{Line, Session};
-use ao_torch::model::{Batch, Decoder};
+use ao_torch::network::{Batch, Decoder};
 use ao_torch::tch::{Kind, Tensor};
 use common::{max_difference, tiny_decoder};
 use serde_json::{Value, json};

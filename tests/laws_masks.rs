@@ -3,7 +3,7 @@
 
 mod common;
 
-use ao_core::config::LogLinear;
+use ao_core::family::LogLinear;
 use ao_core::masking::{Place, training_draw};
 use ao_core::objective::Objective;
 use clap::ValueEnum;

@@ -4,12 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_torch::decode::rows::RowTrunk;
 use ao_torch::decode::session::{Ask, Line, Session};
 use ao_torch::kernels::pool::Pool;
-use ao_torch::model::{Decoder, Weights, decoder};
+use ao_torch::network::{Decoder, Weights, decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
 use common::{floats, golden, golden_config, integers, max_difference, noisy_weights};
 use serde_json::json;

@@ -3,7 +3,7 @@
 mod common;
 
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::model::Batch;
+use ao_torch::network::Batch;
 use ao_torch::tch::Kind;
 use common::{floats, golden, golden_config, golden_decoder, integers, max_difference};
 

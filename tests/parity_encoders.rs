@@ -2,10 +2,10 @@
 
 mod common;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_torch::decode::diffusion::analytic;
-use ao_torch::model::{Encoder, Masked, Weights};
+use ao_torch::network::{Encoder, Masked, Weights};
 use ao_torch::tch::{Kind, Tensor};
 use common::{floats, golden, golden_config, integers, max_difference};
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::score::Cost;
 use ao_core::score::orderings::{all_orderings, distinct, mean_probability, orderings};
-use ao_torch::model::{Batch, Decoder, Weights, decoder};
+use ao_torch::network::{Batch, Decoder, Weights, decoder};
 use ao_torch::score::strands::{Source, Strand, predict};
 use ao_torch::score::{Ensemble, Scored, Work};
 use ao_torch::tch::Kind;

@@ -1,7 +1,7 @@
 //! ao-sample — draw samples from a model, or fill in the gaps of templates.
 
 use ao_core::{Result, cli};
-use ao_torch::decode::{self, SampleArgs};
+use ao_torch::sample::{self, SampleArgs};
 use clap::Parser;
 use serde::Serialize;
 

@@ -6,10 +6,10 @@ pub mod train;
 
 use std::path::{Path, PathBuf};
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, DType};
 use ao_core::rng::{Domain, Stream};
-use ao_torch::model::{Decoder, Encoder, Weights, decoder};
+use ao_torch::network::{Decoder, Encoder, Weights, decoder};
 use ao_torch::tch::{Device, Kind, Tensor};
 use serde_json::Value;
 

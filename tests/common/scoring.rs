@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::Metadata;
-use ao_torch::model::Weights;
+use ao_torch::network::Weights;
 use ao_torch::tch::{Device, Kind};
 use serde_json::{Value, json};
 

@@ -11,9 +11,8 @@
 //! | [`score`] | records of scores; comparing, joining and resuming evaluations |
 //! | [`import`] | published checkpoints, read and turned into this toolkit's |
 //! | [`ema`] | averages of weights, during training and over checkpoints |
-//! | [`objective`] | training objectives, and which family takes which |
-//! | [`masking`] | masks of masked diffusion: noise levels, draws, weights |
-//! | [`config`] | model configurations and the table of parameters that each one implies |
+//! | [`family`] | model configurations: parameters, published names, capabilities, FLOPs |
+//! | [`process`] | objectives; how texts are destroyed and restored: orders, masks, scores |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
 //! | [`mod@format`] | every byte that is written: shards, orders, checkpoints, records |
@@ -22,14 +21,13 @@
 //! | [`error`] | the error type and its exit codes |
 
 pub mod cli;
-pub mod config;
 pub mod ema;
 pub mod error;
+pub mod family;
 pub mod format;
 pub mod import;
-pub mod masking;
-pub mod objective;
 pub mod orders;
+pub mod process;
 pub mod report;
 pub mod rng;
 pub mod score;

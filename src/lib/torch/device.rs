@@ -6,7 +6,7 @@ use tch::{Cuda, Device, Kind, TchError};
 
 /// Where tensors live and in which kind matrices are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Place {
+pub struct Runtime {
     /// The device of every tensor.
     pub device: Device,
     /// Kind of matrix products: `Float`, `BFloat16` or `Half`.
@@ -15,13 +15,13 @@ pub struct Place {
     pub threads: usize,
 }
 
-impl Place {
+impl Runtime {
     /// Applies `--device`, `--dtype` and `--threads` to the process.
     ///
     /// # Errors
     /// When a GPU is asked for and there is none; the text tells a build without CUDA apart from a
     /// machine without a GPU.
-    pub fn start(choice: &Compute) -> Result<Place> {
+    pub fn start(choice: &Compute) -> Result<Runtime> {
         let threads = choice.thread_count();
         tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX));
         let device = match choice.device {
@@ -43,7 +43,12 @@ impl Place {
                 Device::Cuda(n)
             }
         };
-        Ok(Place { device, compute: kind_of(choice.dtype), threads })
+        Ok(Runtime { device, compute: kind_of(choice.dtype), threads })
+    }
+
+    /// The kind that a network over `weights` multiplies in: one in f64 is exact throughout.
+    pub fn compute_of(&self, weights: &crate::network::Weights) -> Kind {
+        if weights.flat().kind() == Kind::Double { Kind::Double } else { self.compute }
     }
 
     /// The device's name in records: `cpu`, `cuda:0`.
@@ -78,4 +83,12 @@ pub fn torch_error(error: TchError) -> Error {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or("libtorch failed").to_owned();
     Error::Device(format!("libtorch: {first}"))
+}
+
+/// The most memory that the process has held so far, in bytes (Linux's VmHWM), where the system
+/// tells it.
+pub fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }

@@ -4,19 +4,24 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | [`mod@bench`] | whole generations, timed |
-//! | [`score`] | NLL along orders, averages and ensembles, reports |
-//! | [`decode`] | samplers, unmasking schedules, the decoding loop over the KV cache |
-//! | [`train`] | step loop, optimizer, schedules, accumulation, checkpoints and resume |
-//! | [`model`] | weights by name, layers, families, KV cache, the head and its loss |
+//! | [`mod@bench`] | `ao-bench`: whole generations, timed |
+//! | [`sample`] | `ao-sample`: flags, batches, records |
+//! | [`train`] | `ao-train`: step loop, optimizer, schedules, checkpoints and resume, validation |
+//! | [`score`] | `ao-score`: texts to score, orders, reports |
+//! | [`family`] | what a model can do, as objects: learners, scorers, samplers |
+//! | [`decode`] | the decoding engine: plans of steps, filters, draws |
+//! | [`network`] | weights by name, layers, networks, attention and its cache, the head |
 //! | [`kernels`] | loops over plain slices that libtorch has no good operation for |
-//! | [`device`] | threads, devices and precision, chosen once at the start |
+//! | [`device`], [`clock`] | threads, devices and precision, chosen once at the start; time |
 
 pub mod bench;
+pub mod clock;
 pub mod decode;
 pub mod device;
+pub mod family;
 pub mod kernels;
-pub mod model;
+pub mod network;
+pub mod sample;
 pub mod score;
 pub mod train;
 

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Input, OutputArgs, Progress, Quiet, RunRecord};
-use crate::config::Family;
 use crate::format::atomic::{AtomicFolder, is_temporary_name, refuse_existing};
 use crate::format::checkpoint::{Kind, Metadata};
 use crate::import::{self, OpenOptions, Source, WeightsKind};
@@ -149,7 +148,7 @@ fn tokenizer(
         )));
     }
     metadata.tokenizer = Some(tokenizer.hash());
-    if source.config().family() != Family::Encoder && ids < rows {
+    if source.config().mask_id().is_none() && ids < rows {
         metadata.n_vocab_used = Some(ids);
     }
     Ok(Some(tokenizer))

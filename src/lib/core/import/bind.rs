@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::contents::Tensor;
 use super::{hf, infer};
-use crate::config::ModelConfig;
+use crate::family::ModelConfig;
 
 /// What wrappers put before every name: compilation, data parallelism, the class around a network.
 const PREFIXES: [&str; 4] = ["_orig_mod.", "module.", "backbone.", "model."];
@@ -150,7 +150,7 @@ pub fn bind(
 /// Refuses tensors that are missing and such as are not the model's.
 fn check_names(
     found: &BTreeMap<String, Tensor>,
-    table: &[crate::config::Parameter],
+    table: &[crate::family::Parameter],
     config: &ModelConfig,
 ) -> Result<(), String> {
     let known: BTreeSet<&str> = table.iter().map(|p| p.name.as_str()).collect();

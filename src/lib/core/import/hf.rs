@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::config::ModelConfig;
+use crate::family::ModelConfig;
 use crate::error::IoContext;
 use crate::{Error, Result};
 

@@ -1,7 +1,7 @@
 //! Published checkpoints, read without Python and without a tensor library.
 //!
 //! A [`Source`] is a `.pt` file of AO-GPT, σ-GPT or nanoGPT, a Hugging Face folder of GPT-2, SEDD,
-//! RADD or MDLM, or a safetensors file. It knows its [`ModelConfig`](crate::config::ModelConfig)
+//! RADD or MDLM, or a safetensors file. It knows its [`ModelConfig`](crate::family::ModelConfig)
 //! and hands out each parameter under this toolkit's name, in this toolkit's layout, one at a time:
 //! the files are mapped, and no more than a piece of one tensor is copied.
 //!

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::contents::{Average, AverageTensors, Contents, Tensor};
 use super::{bind, hf, infer, view};
-use crate::config::{Family, ModelConfig};
+use crate::family::ModelConfig;
 use crate::error::IoContext;
 use crate::format::checkpoint::{DType, Kind, Metadata};
 use crate::format::{Mapped, shard};
@@ -290,7 +290,7 @@ fn metadata_of(contents: &Contents, config: &ModelConfig) -> Metadata {
         own.unwrap_or_else(|| Metadata { step: contents.step.unwrap_or(0), ..Metadata::default() });
     metadata.config = config.to_json();
     // GPT-2's 50,257 ids rounded up to a multiple of 64, as nanoGPT does.
-    let padded = config.family() != Family::Encoder && config.vocab_size() == 50_304;
+    let padded = config.mask_id().is_none() && config.vocab_size() == 50_304;
     metadata.n_vocab_used = metadata.n_vocab_used.or(padded.then_some(50_257));
     metadata
 }

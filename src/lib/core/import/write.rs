@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Source;
 use super::hf::CONV1D;
-use crate::config::{Activation, ModelConfig};
+use crate::family::{Activation, Gpt2Config};
 use crate::format::atomic::AtomicFile;
 use crate::format::checkpoint::{CheckpointWriter, DType};
 use crate::tokens::Tokenizer;
@@ -64,13 +64,13 @@ fn put(
 /// # Errors
 /// For every family but GPT-2.
 pub fn check_exportable(source: &Source) -> Result<()> {
-    match source.config() {
-        ModelConfig::Gpt2(_) => Ok(()),
-        other => Err(Error::usage(format!(
+    match source.config().of::<Gpt2Config>() {
+        Some(_) => Ok(()),
+        None => Err(Error::usage(format!(
             "--export hf: Hugging Face's library has a class for gpt2 alone, {} is {}; its \
              safetensors file needs no export to be read elsewhere",
             source.path().display(),
-            other.arch()
+            source.config().arch()
         ))),
     }
 }
@@ -90,7 +90,7 @@ pub fn write_hugging_face(
     mut done: impl FnMut(u64),
 ) -> Result<()> {
     check_exportable(source)?;
-    let ModelConfig::Gpt2(config) = source.config() else { return Ok(()) }; // checked above
+    let Some(config) = source.config().of::<Gpt2Config>() else { return Ok(()) }; // checked above
     // The end-of-text token is the tokenizer's; GPT-2's own stands before the padding rows.
     let eos = match tokenizer {
         Some(tokenizer) => tokenizer.eos_id().map(u64::from),

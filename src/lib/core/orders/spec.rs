@@ -85,6 +85,14 @@ impl OrderSpec {
         super::grammar::parse(text)
     }
 
+    /// What its rows come to in the end: of a curriculum its last SPEC, else itself.
+    pub fn settled(&self) -> &OrderSpec {
+        match self {
+            OrderSpec::Ramp { end, .. } => end,
+            other => other,
+        }
+    }
+
     /// Whether it makes the same row for every sequence, nothing in it being drawn per row.
     pub fn is_one_order(&self) -> bool {
         match self {

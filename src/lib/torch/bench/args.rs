@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
 use ao_core::{Error, Result};
+use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::model::{CheckpointArgs, WeightsChoice};
+use crate::network::CheckpointArgs;
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -18,22 +19,17 @@ pub enum What {
 
 /// The flags of `ao-bench`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
+#[command(group(ArgGroup::new("subject").required(true).args(["ckpt", "model"])))]
 pub struct BenchArgs {
     /// What to time
     #[arg(value_enum)]
     pub what: What,
-    /// A .st file, a run folder or a published model
-    #[arg(long, value_name = "FILE|RUN", required_unless_present = "model")]
-    pub ckpt: Option<PathBuf>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) checkpoint: CheckpointArgs,
     /// A model config, for random weights: speed does not depend on what they say
     #[arg(long, value_name = "FILE.json", conflicts_with = "ckpt")]
     pub model: Option<PathBuf>,
-    /// Model config for a safetensors file that carries none
-    #[arg(long, value_name = "FILE.json")]
-    pub model_config: Option<PathBuf>,
-    /// Which weights of a run folder
-    #[arg(long, value_name = "raw|ema|ema:DECAY")]
-    pub weights: Option<WeightsChoice>,
     /// Samples drawn together
     #[arg(long, value_name = "B,B", value_delimiter = ',', default_value = "32,1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=65_536))]
@@ -91,15 +87,6 @@ pub struct Point {
 }
 
 impl BenchArgs {
-    /// The checkpoint to read, where one is named.
-    pub(super) fn checkpoint(&self) -> Option<CheckpointArgs> {
-        self.ckpt.clone().map(|ckpt| CheckpointArgs {
-            ckpt,
-            model_config: self.model_config.clone(),
-            weights: self.weights.clone(),
-        })
-    }
-
     /// Tokens of a sample of a model with `block_size`.
     ///
     /// # Errors

@@ -4,14 +4,14 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::device::Place;
+use crate::device::Runtime;
 use crate::kernels::matmul;
 
 /// The libtorch that these bindings are made for, and link to no other.
 const LIBTORCH: &str = "2.11.0";
 
 /// Processor, cores, memory, device, threads and versions, for the `run` record.
-pub(super) fn describe(place: &Place) -> Value {
+pub(super) fn describe(runtime: &Runtime) -> Value {
     let of = |file: &str, key: &str| -> Option<String> {
         let text = fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(key))?;
@@ -23,8 +23,8 @@ pub(super) fn describe(place: &Place) -> Value {
         "cpu": of("/proc/cpuinfo", "model name"),
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
         "memory_bytes": kib.map(|n| n * 1024),
-        "device": place.device_name(),
-        "threads": place.threads,
+        "device": runtime.device_name(),
+        "threads": runtime.threads,
         "avx512": matmul::available(),
         "libtorch": LIBTORCH,
         "load_average": fs::read_to_string("/proc/loadavg")

@@ -1,8 +1,8 @@
 //! Rounds over all points, so that what disturbs the machine disturbs all alike, and a record each.
 
 use ao_core::cli::{Progress, RunRecord};
-use ao_core::config::Family;
 use ao_core::format::jsonl;
+use ao_core::process::Orders;
 use ao_core::{Error, Result};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::args::{BenchArgs, Point};
 use super::machine;
 use super::subject::{Measured, Subject};
 use crate::decode::filter::Filter;
-use crate::device::Place;
+use crate::device::Runtime;
 use crate::score::{Judged, Reference};
 
 /// Times what the flags ask for and writes a `bench` record for each point.
@@ -18,18 +18,13 @@ use crate::score::{Judged, Reference};
 /// # Errors
 /// Unusable arguments or weights, and a sink that fails.
 pub fn run(args: BenchArgs) -> Result<()> {
-    let place = Place::start(&args.compute)?;
-    let subject = Subject::open(&args, &place)?;
+    let runtime = Runtime::start(&args.compute)?;
+    let subject = Subject::open(&args, &runtime)?;
     let config = &subject.config;
     let length = args.tokens(config.block_size())?;
     let free = length.saturating_sub(subject.given());
-    let family = config.family();
-    if family != Family::AnyOrder && !args.speculative.is_empty() {
-        let arch = config.arch();
-        return Err(Error::usage(format!("--speculative: {arch} tests no drafts; leave it out")));
-    }
     let mut points = args.points(free);
-    if family == Family::LeftToRight {
+    if config.capabilities().orders == Orders::LeftToRight {
         points.retain(|point| point.steps == free);
     }
     if free == 0 || points.is_empty() {
@@ -46,7 +41,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     filter.check()?;
 
     let mut reference =
-        args.r#ref.as_deref().map(|name| Reference::open(name, &place)).transpose()?;
+        args.r#ref.as_deref().map(|name| Reference::open(name, &runtime)).transpose()?;
     if let Some(reference) = &reference
         && reference.vocab_used < subject.vocab_used
     {
@@ -60,11 +55,11 @@ pub fn run(args: BenchArgs) -> Result<()> {
         config: serde_json::to_value(&args)
             .map_err(|e| Error::usage(format!("the options cannot be JSON: {e}")))?,
         seed: Some(args.seed.seed),
-        device: Some(place.device_name()),
+        device: Some(runtime.device_name()),
         inputs: subject.inputs.clone(),
     };
     let mut record = record.to_json();
-    record["machine"] = machine::describe(&place);
+    record["machine"] = machine::describe(&runtime);
     record["model"] = config.to_json();
     let mut sink = args.output.open()?;
     sink.put(&jsonl::line(&record)?)?;
@@ -74,27 +69,30 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let total = rounds * points.len() as u64;
     let mut progress = Progress::new("generations", Some(total), args.quiet.quiet);
     let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); points.len()];
-    subject.timed(&place, filter, (args.seed.seed, length), |generate| {
-        for round in 0..rounds {
-            for (point, measured) in points.iter().zip(&mut measured) {
-                let one = generate(point, round * point.batch_size as u64)?;
-                if round >= args.warmup {
-                    measured.push(one);
-                }
-                progress.add(1);
+    let mut samplers = points
+        .iter()
+        .map(|point| subject.sampler(point, free, &filter, &runtime))
+        .collect::<Result<Vec<_>>>()?;
+    for round in 0..rounds {
+        for ((point, sampler), measured) in points.iter().zip(&mut samplers).zip(&mut measured) {
+            let first = round * point.batch_size as u64;
+            let one =
+                subject.generate(sampler.as_mut(), point, (args.seed.seed, length, first))?;
+            if round >= args.warmup {
+                measured.push(one);
             }
+            progress.add(1);
         }
-        Ok(())
-    })?;
+    }
     for (point, measured) in points.iter().zip(&measured) {
         let mut record = bench_record(point, measured);
         record["what"] = json!(args.what);
         record["arch"] = config.arch().into();
         record["parameters"] = config.parameter_count().into();
         record["length"] = length.into();
-        record["device"] = place.device_name().into();
+        record["device"] = runtime.device_name().into();
         record["dtype"] = args.compute.dtype.to_string().into();
-        record["threads"] = place.threads.into();
+        record["threads"] = runtime.threads.into();
         if let Some(reference) = &mut reference {
             record["quality"] = quality(reference, measured)?;
         }
@@ -136,7 +134,7 @@ fn bench_record(point: &Point, measured: &[Measured]) -> Value {
     let seconds = each(|m| m.seconds);
     let typical = median(&seconds);
     let rate = each(|m| m.tokens as f64 / m.seconds.max(1e-9));
-    let share = |of: fn(&Measured) -> f64| {
+    let fraction = |of: fn(&Measured) -> f64| {
         measured.iter().map(of).sum::<f64>() / seconds.iter().sum::<f64>().max(1e-9)
     };
     json!({
@@ -151,11 +149,11 @@ fn bench_record(point: &Point, measured: &[Measured]) -> Value {
         "seconds_each": seconds,
         "tokens": measured.first().map(|m| m.tokens),
         "tokens_per_second": median(&rate),
-        "rows_forwarded": median(&each(|m| m.rows_forwarded as f64)),
-        "passes": median(&each(|m| m.passes as f64)),
-        "trunk_share": share(|m| m.trunk_seconds),
-        "head_share": share(|m| m.head_seconds),
-        "sampling_share": share(|m| m.sampling_seconds),
+        "rows_forwarded": median(&each(|m| m.tally.rows_forwarded as f64)),
+        "passes": median(&each(|m| m.tally.passes as f64)),
+        "trunk_share": fraction(|m| m.tally.trunk.as_secs_f64()),
+        "head_share": fraction(|m| m.tally.head.as_secs_f64()),
+        "sampling_share": fraction(|m| m.tally.sampling.as_secs_f64()),
     })
 }
 

@@ -2,20 +2,19 @@
 
 use std::time::Instant;
 
-use ao_core::config::{Family, ModelConfig};
+use ao_core::family::ModelConfig;
 use ao_core::orders::{OrderSpec, OrderStream};
+use ao_core::process::Orders;
 use ao_core::rng::{Domain, Stream};
 use ao_core::{Error, Result};
 
 use super::args::{BenchArgs, Point};
-use crate::decode::args::Method;
-use crate::decode::diffusion::{self, DiffusionSampler};
 use crate::decode::filter::Filter;
-use crate::decode::generate::{Generator, Request, Shares, Tally};
-use crate::decode::rows::RowTrunk;
-use crate::decode::schedule::Schedule;
-use crate::device::Place;
-use crate::model::{Encoder, Loaded, Weights, decoder};
+use crate::decode::settings::Drafts;
+use crate::decode::{Request, SampleSettings, Tally};
+use crate::device::Runtime;
+use crate::family::{self, Model, Sampler};
+use crate::network::{Loaded, Weights};
 
 /// A model to time.
 pub(super) struct Subject {
@@ -33,18 +32,14 @@ pub(super) struct Measured {
     pub texts: Vec<Vec<u32>>,
     pub seconds: f64,
     pub tokens: u64,
-    pub rows_forwarded: u64,
-    pub passes: u64,
-    pub trunk_seconds: f64,
-    pub head_seconds: f64,
-    pub sampling_seconds: f64,
+    pub tally: Tally,
 }
 
 impl Subject {
     /// The model that the flags name.
-    pub fn open(args: &BenchArgs, place: &Place) -> Result<Subject> {
-        if let Some(checkpoint) = args.checkpoint() {
-            let loaded = Loaded::open(&checkpoint, place)?;
+    pub fn open(args: &BenchArgs, runtime: &Runtime) -> Result<Subject> {
+        if args.checkpoint.ckpt.is_some() {
+            let loaded = Loaded::open(&args.checkpoint, runtime)?;
             let vocab_used = loaded.vocab_used();
             let Loaded { config, weights, inputs, .. } = loaded;
             return Ok(Subject { config, weights, vocab_used, inputs });
@@ -53,7 +48,7 @@ impl Subject {
             return Err(Error::usage("--ckpt: give a checkpoint, or --model and random weights"));
         };
         let config = ModelConfig::load(path)?;
-        let weights = Weights::init(&config, args.seed.seed, place.device);
+        let weights = Weights::init(&config, args.seed.seed, runtime.device);
         let inputs = vec![ao_core::cli::Input::of_file(path)?];
         Ok(Subject { vocab_used: config.vocab_size(), config, weights, inputs })
     }
@@ -63,87 +58,55 @@ impl Subject {
         usize::from(!self.config.predicts_first())
     }
 
-    /// Calls `work` with a function that times one generation of a point; `first` numbers its first
-    /// sample.
-    pub fn timed<T>(
+    /// What draws a point's samples.
+    ///
+    /// # Errors
+    /// When the family has no such way.
+    pub fn sampler(
         &self,
-        place: &Place,
-        filter: Filter,
-        (seed, length): (u64, usize),
-        work: impl FnOnce(&mut dyn FnMut(&Point, u64) -> Result<Measured>) -> Result<T>,
-    ) -> Result<T> {
-        let (compute, threads) = (place.compute, place.threads);
-        let orders = self.config.orders(None, "uniform")?;
-        let orders = OrderStream::new(OrderSpec::parse(&orders)?, length, seed)?;
-        let given = vec![0u32; self.given()];
-        if self.config.family() == Family::Encoder {
-            let mut model = Encoder::new(&self.config, &self.weights, compute, threads)?;
-            model.freeze();
-            return work(&mut |point, first| {
-                let settings = diffusion::Settings {
-                    sampler: DiffusionSampler::Tweedie,
-                    steps: Some(point.steps),
-                    schedule: Schedule::Linear,
-                    filter: filter.clone(),
-                    candidates: 0,
-                    adaptive: None,
-                    threads,
-                    at_once: point.batch_size,
-                };
-                let requests = (0..point.batch_size as u64)
-                    .map(|i| diffusion::Request {
-                        order: (0..length as u32).collect(),
-                        given: Vec::new(),
-                        stream: Stream::new(seed, Domain::Sample, first + i),
-                    })
-                    .collect();
-                let started = Instant::now();
-                let (samples, spent) = diffusion::generate(&model, requests, &settings)?;
-                Ok(Measured {
-                    seconds: started.elapsed().as_secs_f64(),
-                    texts: samples.into_iter().map(|sample| sample.tokens).collect(),
-                    tokens: (length * point.batch_size) as u64,
-                    rows_forwarded: spent.rows_forwarded,
-                    passes: spent.passes,
-                    trunk_seconds: spent.trunk.as_secs_f64(),
-                    head_seconds: spent.head.as_secs_f64(),
-                    sampling_seconds: spent.sampling.as_secs_f64(),
-                })
-            });
-        }
-        let mut model = decoder(&self.config, &self.weights, compute, threads)?;
-        model.freeze();
-        let conditioning = tch::no_grad(|| model.conditioning());
-        let generator = Generator::new(model.as_ref(), &conditioning, filter, threads);
-        let trunk = RowTrunk::new(model.as_ref(), &conditioning, generator.pool());
-        let mut generator = generator.with_rows(trunk.as_ref());
-        work(&mut |point, first| {
-            let free = length - given.len();
-            let requests = (0..point.batch_size as u64)
-                .map(|i| {
-                    let mut order = Vec::new();
-                    orders.row(first + i, &mut order);
-                    let mut stream = Stream::new(seed, Domain::Sample, first + i);
-                    let groups = Schedule::Linear.groups(free, point.steps, &mut stream);
-                    Request { order, given: given.clone(), groups, stream }
-                })
-                .collect();
-            let method = point.speculative.map_or(Method::Groups, Method::Speculative);
-            (generator.tally, generator.shares) = (Tally::default(), Shares::default());
-            let started = Instant::now();
-            let samples = method.generate(&mut generator, requests)?;
-            let seconds = started.elapsed().as_secs_f64();
-            let (tally, shares) = (generator.tally, generator.shares);
-            Ok(Measured {
-                seconds,
-                texts: samples.into_iter().map(|sample| sample.tokens).collect(),
-                tokens: (free * point.batch_size) as u64,
-                rows_forwarded: tally.rows_forwarded,
-                passes: tally.passes,
-                trunk_seconds: shares.trunk.as_secs_f64(),
-                head_seconds: shares.head.as_secs_f64(),
-                sampling_seconds: shares.sampling.as_secs_f64(),
+        point: &Point,
+        free: usize,
+        filter: &Filter,
+        runtime: &Runtime,
+    ) -> Result<Box<dyn Sampler>> {
+        let one_a_step = point.steps == free
+            && self.config.capabilities().orders == Orders::LeftToRight;
+        let settings = SampleSettings {
+            steps: Some(point.steps).filter(|_| !one_a_step),
+            drafts: point.speculative.map(Drafts::Speculative),
+            ..SampleSettings::plain(filter.clone(), runtime.threads)
+        };
+        let model = Model { config: &self.config, weights: &self.weights, runtime };
+        family::of(&self.config)?.sampler(model, &settings)
+    }
+
+    /// Times one generation of a point; `first` numbers its first sample.
+    ///
+    /// # Errors
+    /// As [`Sampler::draw`].
+    pub fn generate(
+        &self,
+        sampler: &mut dyn Sampler,
+        point: &Point,
+        (seed, length, first): (u64, usize, u64),
+    ) -> Result<Measured> {
+        let orders = OrderSpec::parse(sampler.orders().unwrap_or("l2r"))?;
+        let orders = OrderStream::new(orders, length, seed)?;
+        let given = self.given();
+        let requests = (0..point.batch_size as u64)
+            .map(|i| {
+                let mut order = Vec::new();
+                orders.row(first + i, &mut order);
+                let stream = Stream::new(seed, Domain::Sample, first + i);
+                Request { order, given: vec![0; given], stream }
             })
-        })
+            .collect();
+        *sampler.tally() = Tally::default();
+        let started = Instant::now();
+        let samples = sampler.draw(requests)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let texts: Vec<Vec<u32>> = samples.iter().map(|sample| sample.tokens.clone()).collect();
+        let tokens = samples.iter().map(|sample| sample.nll.len() as u64).sum();
+        Ok(Measured { texts, seconds, tokens, tally: *sampler.tally() })
     }
 }

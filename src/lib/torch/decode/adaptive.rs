@@ -1,9 +1,9 @@
-//! Adaptive orders: each step reveals the free positions that the model is surest of.
+//! Adaptive orders: each step reveals the free positions that the model is most confident of.
 //!
-//! Source: "Train for the worst, plan for the best" (arXiv 2502.06768); on a decoder's cache one
-//! pass asks for every free position by copies of the newest row, and the keys and values that stay
-//! are those of the copy whose position was chosen. One token a step costs n(n+1)/2 rows a sample,
-//! n·w with a window of w. Confidence is that of the unfiltered model over the real ids; of equal
+//! Source: "Train for the worst, plan for the best" (arXiv 2502.06768). One pass asks for every free
+//! position: of a bidirectional network all at once, of a causal one by copies of the newest row, of
+//! whose keys and values those stay whose position was chosen. One token a step then costs n(n+1)/2
+//! rows a sample, n·w with a window of w. Confidence is that of the unfiltered model over the real ids; of equal
 //! ones the lowest position is first. Tokens of one step are drawn independently of each other.
 
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use std::str::FromStr;
 use ao_core::Result;
 use tch::Tensor;
 
-use super::generate::{Generator, Making, Request, Sample};
-use super::session::Ask;
+use super::engine::{Ask, Engine, Sequence};
+use super::schedule::Schedule;
 use crate::kernels::categorical;
 
-/// What confidence is, of a position's law p.
+/// What confidence is, of a position's distribution p.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// The largest probability.
@@ -79,7 +79,7 @@ impl std::fmt::Display for AdaptiveOrder {
 }
 
 impl Rule {
-    /// The confidence that the logits of the real ids speak of; more is surer.
+    /// The confidence that the logits of the real ids speak of; more is more confident.
     pub fn confidence(self, row: &[f32]) -> f64 {
         let (max, _) = categorical::row_max(row);
         let (sum, dot) = categorical::moments(row, max);
@@ -96,82 +96,78 @@ impl Rule {
     }
 }
 
-impl Generator<'_> {
-    /// Draws a batch of samples, each in the order that it finds itself. Of a request's order only
-    /// the given positions count; its groups say how many tokens each step reveals.
-    ///
-    /// # Errors
-    /// As [`Generator::generate`].
-    pub fn generate_adaptive(
-        &mut self,
-        mut requests: Vec<Request>,
-        order: &AdaptiveOrder,
-    ) -> Result<Vec<Sample>> {
-        let groups: Vec<Vec<usize>> =
-            requests.iter_mut().map(|r| std::mem::take(&mut r.groups)).collect();
-        let mut making = self.start(requests);
-        let steps = groups.iter().map(Vec::len).max().unwrap_or(0);
-        for step in 0..steps {
-            let sizes: Vec<usize> =
-                groups.iter().map(|g| g.get(step).copied().unwrap_or(0)).collect();
-            let free = ask_candidates(&mut making, &sizes, order.window);
-            let asks: Vec<Ask> = making
-                .session
-                .lines
-                .iter()
-                .zip(&free)
-                .map(|(line, free)| match free.as_slice() {
-                    [] => Ask::default(),
-                    [_, copies @ ..] => {
-                        Ask { until: line.tokens.len() + 1, copies, wanted: free.len() }
-                    }
-                })
-                .collect();
-            let hidden = self.trunk(|| making.session.pass(&asks))?;
-            let (rule, used) = (order.rule, self.filter.vocab_used);
-            let confidence = self.each_row(&hidden, &|_, logits, sampler| {
-                sampler.check(logits)?;
-                Ok(rule.confidence(&logits[..used.min(logits.len())]))
-            })?;
-            let mut chosen_rows = Vec::new();
-            let mut start = 0;
-            for (r, free) in free.iter().enumerate().filter(|(_, free)| !free.is_empty()) {
-                let chosen = surest(&confidence[start..start + free.len()], sizes[r]);
-                chosen_rows.extend(chosen.iter().map(|&i| (start + i) as i64));
-                making.session.keep_copy(r, chosen[0]);
-                let line = &mut making.session.lines[r];
-                let tail = line.tokens.len();
-                let mut next: Vec<u32> = chosen.iter().map(|&i| free[i]).collect();
-                let rest = line.order[tail..].iter().filter(|p| !next.contains(p));
-                let rest: Vec<u32> = rest.copied().collect();
-                next.extend(rest);
-                line.order[tail..].copy_from_slice(&next);
-                making.steps[r] += 1;
-                start += free.len();
-            }
-            let index = Tensor::from_slice(&chosen_rows).to_device(hidden.device());
-            self.draw_rows(&mut making, &hidden.index_select(0, &index), &sizes)?;
+/// Draws a batch, each sample in the order that the network finds itself, in groups of the sizes
+/// that the schedule gives.
+///
+/// # Errors
+/// [`ao_core::Error::NonFinite`] when the model's logits are not finite.
+pub fn run(
+    engine: &mut Engine,
+    sequences: &mut [Sequence],
+    order: &AdaptiveOrder,
+    schedule: Schedule,
+    steps: Option<usize>,
+) -> Result<()> {
+    let groups: Vec<Vec<usize>> = sequences
+        .iter_mut()
+        .map(|sequence| {
+            let free = sequence.free().len();
+            schedule.groups(free, steps.unwrap_or(free), &mut sequence.stream)
+        })
+        .collect();
+    for step in 0..groups.iter().map(Vec::len).max().unwrap_or(0) {
+        let sizes: Vec<usize> = groups.iter().map(|g| g.get(step).copied().unwrap_or(0)).collect();
+        let asks: Vec<Ask> = sequences
+            .iter_mut()
+            .zip(&sizes)
+            .map(|(sequence, &size)| candidates(engine, sequence, size, order.window))
+            .collect();
+        let hidden = engine.predict(sequences, &asks)?;
+        let (rule, used) = (order.rule, engine.filter.vocab_used);
+        let confidence = engine.each_row(&hidden, &|_, logits, drawer| {
+            drawer.check(logits)?;
+            Ok(rule.confidence(&logits[..used.min(logits.len())]))
+        })?;
+        let (mut rows, mut owners, mut start) = (Vec::new(), Vec::new(), 0);
+        for (r, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.positions.is_empty()) {
+            let end = start + ask.positions.len();
+            let chosen = most_confident(&confidence[start..end], sizes[r]);
+            rows.extend(chosen.iter().map(|&i| (start + i) as i64));
+            owners.extend(chosen.iter().map(|_| r));
+            engine.predictor.choose(r, chosen[0]);
+            let next: Vec<u32> = chosen.iter().map(|&i| ask.positions[i]).collect();
+            sequences[r].put_next(&next);
+            sequences[r].steps += 1;
+            start = end;
         }
-        Ok(self.finish(making))
+        let rows = Tensor::from_slice(&rows).to_device(hidden.device());
+        let draws = engine.draw(sequences, &hidden.index_select(0, &rows), &owners)?;
+        for (draw, r) in draws.into_iter().zip(owners) {
+            sequences[r].push(draw, None);
+        }
     }
+    Ok(())
 }
 
-/// Sorts what is left of each order by position, and gives the positions that are asked for: the
-/// lowest of the window, and at least as many as the step reveals.
-fn ask_candidates(making: &mut Making, sizes: &[usize], window: Option<usize>) -> Vec<Vec<u32>> {
-    let lines = making.session.lines.iter_mut().zip(sizes);
-    lines
-        .map(|(line, &size)| {
-            let tail = &mut line.order[line.tokens.len()..];
-            tail.sort_unstable();
-            let wide = window.unwrap_or(tail.len()).max(size).min(tail.len());
-            if size == 0 { Vec::new() } else { tail[..wide].to_vec() }
-        })
-        .collect()
+/// The positions that are ranked: the lowest of the window, and at least as many as the step
+/// reveals. They come next in the sequence's order.
+fn candidates(
+    engine: &Engine,
+    sequence: &mut Sequence,
+    size: usize,
+    window: Option<usize>,
+) -> Ask {
+    if size == 0 {
+        return Ask::default();
+    }
+    let mut positions = sequence.free_ascending();
+    sequence.put_next(&positions);
+    positions.truncate(window.unwrap_or(positions.len()).max(size));
+    Ask { positions, sigma: engine.sigma_of_count(sequence) }
 }
 
 /// The indices of the `count` largest confidences, largest first, of equal ones the lowest index.
-pub(super) fn surest(confidence: &[f64], count: usize) -> Vec<usize> {
+pub fn most_confident(confidence: &[f64], count: usize) -> Vec<usize> {
     let mut index: Vec<usize> = (0..confidence.len()).collect();
     index.sort_by(|&a, &b| confidence[b].total_cmp(&confidence[a]));
     index.truncate(count);
@@ -190,7 +186,7 @@ mod tests {
         for text in [
             "adaptive:",
             "adaptive",
-            "adaptive:sure",
+            "adaptive:certain",
             "adaptive:margin:window=0",
             "adaptive:margin:4",
             "adaptive:margin:window=4:window=4",
@@ -200,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn confidences_are_those_of_the_law_and_ties_go_to_the_lowest() {
+    fn confidences_are_those_of_the_distribution_and_ties_go_to_the_lowest() {
         let row: Vec<f32> = [0.2f32, 0.5, 0.3].iter().map(|p| p.ln() + 3.0).collect();
         let close = |rule: Rule, expected: f64| {
             let found = rule.confidence(&row);
@@ -211,6 +207,6 @@ mod tests {
         close(Rule::Entropy, 0.2 * 0.2f64.ln() + 0.5 * 0.5f64.ln() + 0.3 * 0.3f64.ln());
         assert_eq!(Rule::Margin.confidence(&[1.0, 1.0]), 0.0);
         assert_eq!(Rule::Margin.confidence(&[1.0]), 1.0);
-        assert_eq!(surest(&[0.1, 0.5, 0.5, 0.3], 3), [1, 2, 3]);
+        assert_eq!(most_confident(&[0.1, 0.5, 0.5, 0.3], 3), [1, 2, 3]);
     }
 }

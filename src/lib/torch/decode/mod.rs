@@ -1,35 +1,34 @@
-//! Decoding: unmasking schedules, filters and draws, and the loop over the KV cache.
+//! Decoding: request → plan of steps → logits → draw, for every network.
 //!
 //! | file | owns |
 //! |---|---|
-//! | [`run()`], [`mod@args`], `record` | `ao-sample`: batches, flags, records |
+//! | [`settings`] | how samples are drawn |
 //! | [`template`] | prompts and infilling templates |
-//! | [`generate`] | the loop over groups, and what all loops share: passes, logits, draws |
-//! | [`adaptive`] | the loop that reveals what the model is surest of |
-//! | [`speculative`] | several tokens a pass, by the exact law |
-//! | [`rejection`] | several tokens a pass, by an approximate law |
-//! | [`session`] | sequences in the making, one pass over the cache |
-//! | [`rows`] | passes of few rows, on kernels of our own |
-//! | [`cache`] | keys and values, allocated once a batch |
+//! | [`engine`] | sequences in the making, passes, logits, draws |
+//! | [`causal`], [`masked`] | how a causal and a bidirectional network are asked |
+//! | [`plan`] | groups of positions along an order, Tweedie's and first-hitting's |
+//! | [`adaptive`] | the positions that the model is most confident of |
+//! | [`analytic`] | SEDD's analytic step |
+//! | [`speculative`] | several tokens a pass, by the exact distribution |
+//! | [`rejection`] | several tokens a pass, by an approximate one |
 //! | [`schedule`] | group sizes |
 //! | [`filter`] | temperature, top-k, top-p, min-p, bans |
-//! | [`law`] | the law that a filter leaves, the draw, the test of a draft |
+//! | [`distribution`] | what a filter leaves, the draw, the test of a draft |
 
 pub mod adaptive;
-pub mod args;
-pub mod cache;
-pub mod diffusion;
+pub mod analytic;
+pub mod causal;
+pub mod distribution;
+pub mod engine;
 pub mod filter;
-pub mod generate;
-pub mod law;
-mod record;
+pub mod masked;
+pub mod plan;
 pub mod rejection;
-pub mod rows;
-pub mod run;
 pub mod schedule;
-pub mod session;
+pub mod settings;
 pub mod speculative;
 pub mod template;
 
-pub use args::SampleArgs;
-pub use run::run;
+pub use engine::{Request, Sample, Tally};
+pub use settings::SampleSettings;
+pub use template::Template;

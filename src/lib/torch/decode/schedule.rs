@@ -12,17 +12,28 @@ pub enum Schedule {
     Linear,
     /// Small groups first: ⌊n·(1 − cos(πi/2S))⌋ tokens after step i, and at least one a step.
     Cosine,
-    /// The law of masked diffusion with a linear schedule: group sizes are binomial.
+    /// The distribution of masked diffusion with a linear schedule: group sizes are binomial.
     Binomial,
-    /// The law of masked diffusion with a cosine schedule.
+    /// The distribution of masked diffusion with a cosine schedule.
     BinomialCosine,
 }
 
 impl Schedule {
+    /// The fraction of the tokens that is masked after step i of S: from 1 to 0.
+    pub fn left(self, i: usize, steps: usize) -> f64 {
+        match self {
+            Schedule::Linear | Schedule::Binomial => (steps - i) as f64 / steps as f64,
+            Schedule::Cosine | Schedule::BinomialCosine if i == steps => 0.0,
+            Schedule::Cosine | Schedule::BinomialCosine => {
+                (std::f64::consts::FRAC_PI_2 * i as f64 / steps as f64).cos()
+            }
+        }
+    }
+
     /// Sizes of the groups that `free` positions are revealed in, none of them 0, `free` in sum.
     ///
     /// At most `steps` groups (`steps` above `free` counts as `free` where sizes are not drawn).
-    /// The binomial laws draw the step of each position on its own, in proportion to how much the
+    /// The binomial schedules draw the step of each position on its own, in proportion to how much the
     /// schedule reveals in it, so that group i has size Binomial(remaining, 1 − s/t) (papers,
     /// Lemma 1); steps that reveal nothing need no pass and are left out.
     pub fn groups(self, free: usize, steps: usize, stream: &mut Stream) -> Vec<usize> {

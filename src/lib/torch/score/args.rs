@@ -2,28 +2,22 @@
 
 use std::path::PathBuf;
 
-use ao_core::Result;
-use ao_core::cli::{Compute, Input, OutputArgs, Quiet, RunRecord, Seed};
+use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
+use ao_core::process::Objective;
 use ao_core::score::{Protocol, SpanSpec};
+use clap::ArgGroup;
 use serde::Serialize;
 
-use super::encoder::Elbo;
-use crate::device::Place;
-use crate::model::{CheckpointArgs, Loaded, WeightsChoice};
+use crate::network::CheckpointArgs;
 
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
+#[command(group(ArgGroup::new("subject").required(true).args(["ckpt", "ref", "compare", "merge"])))]
 pub struct ScoreArgs {
-    /// A .st file, a run folder (its latest step), or a published model: a .pt file, a Hugging
-    /// Face folder, hf:OWNER/NAME
-    #[arg(long, value_name = "FILE|RUN|NAME", required_unless_present_any = ["compare", "merge", "ref"])]
-    pub ckpt: Option<PathBuf>,
-    /// Model config for a safetensors file that carries none
-    #[arg(long, value_name = "FILE.json")]
-    pub model_config: Option<PathBuf>,
-    /// Which weights of a run folder or .pt file [default: the EMA of the longest memory, else raw]
-    #[arg(long, value_name = "raw|ema|ema:DECAY")]
-    pub weights: Option<WeightsChoice>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub checkpoint: CheckpointArgs,
     /// Token shards: a folder, one shard, or a raw file with --raw-u16
     #[arg(long, value_name = "DIR|FILE", required_unless_present_any = ["compare", "merge", "ref"])]
     pub shards: Option<PathBuf>,
@@ -151,39 +145,35 @@ impl std::fmt::Display for TargetBy {
     }
 }
 
-impl ScoreArgs {
-    /// Which weights to read.
-    pub fn checkpoint(&self) -> CheckpointArgs {
-        CheckpointArgs {
-            // Clap has seen to it that it is there where a model is needed.
-            ckpt: self.ckpt.clone().or_else(|| self.r#ref.clone()).unwrap_or_default(),
-            model_config: self.model_config.clone(),
-            weights: self.weights.clone(),
-        }
-    }
+/// The value of `--elbo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Elbo {
+    /// k, or for SEDD score-entropy
+    Auto,
+    /// t-DCE: t uniform, weight 1/t
+    #[value(alias = "t-dce")]
+    T,
+    /// λ-DCE: each token masked with probability λ, weight 1/λ
+    #[value(alias = "lambda-dce")]
+    Lambda,
+    /// k-DCE: k tokens masked, weight n/k; the least noise
+    #[value(alias = "k-dce")]
+    K,
+    /// SEDD's own
+    ScoreEntropy,
+}
 
-    /// What made the output: the options, and the hashes of the model, of its config and of `more`.
-    ///
-    /// # Errors
-    /// When the config cannot be read.
-    pub(super) fn run_record(
-        &self,
-        place: &Place,
-        loaded: &Loaded,
-        more: Vec<Input>,
-    ) -> Result<RunRecord> {
-        let mut inputs = loaded.inputs.clone();
-        inputs.extend(more);
-        if let Some(path) = &self.model_config {
-            inputs.push(Input::of_file(path)?);
+impl Elbo {
+    /// The objective that it names; `None` for the family's own.
+    pub fn objective(self) -> Option<Objective> {
+        match self {
+            Elbo::Auto => None,
+            Elbo::T => Some(Objective::TDce),
+            Elbo::Lambda => Some(Objective::LambdaDce),
+            Elbo::K => Some(Objective::KDce),
+            Elbo::ScoreEntropy => Some(Objective::ScoreEntropy),
         }
-        Ok(RunRecord {
-            tool: "ao-score",
-            config: serde_json::to_value(self).unwrap_or_default(),
-            seed: Some(self.seed.seed),
-            device: Some(place.device_name()),
-            inputs,
-        })
     }
 }
 

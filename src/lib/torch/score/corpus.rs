@@ -1,15 +1,14 @@
 //! The sequences that are scored: blocks of the shards, checked against the model, and how many
 //! bytes of text their tokens stand for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ao_core::cli::Input;
 use ao_core::tokens::{Blocks, Dataset, OpenOptions, Tokenizer};
 use ao_core::{Error, Result};
 
-use super::ScoreArgs;
-use crate::model::Loaded;
+use crate::network::Loaded;
 
 /// One sequence to score.
 #[derive(Debug, Clone)]
@@ -18,6 +17,21 @@ pub struct Sequence {
     pub index: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
+}
+
+/// Which shards are scored, and how much of them.
+#[derive(Debug, Clone)]
+pub struct Shards {
+    /// A folder, one shard, or a raw file.
+    pub path: PathBuf,
+    /// Whether it is a raw file of u16 tokens.
+    pub raw_u16: bool,
+    /// Sequences to pass over first.
+    pub skip: u64,
+    /// Sequences to score at most.
+    pub most: Option<u64>,
+    /// The tokenizer for bytes of text, where one is named.
+    pub tokenizer: Option<String>,
 }
 
 /// The sequences of a shard folder, in file order.
@@ -38,35 +52,34 @@ enum Bytes {
 }
 
 impl Corpus {
-    /// Opens the shards that `args` names, for the model `loaded`.
+    /// Opens the shards that `wanted` names, for the model `loaded`.
     ///
     /// # Errors
-    /// When they cannot be read, hold no sequence at `--skip`, or belong to another tokenizer or a
-    /// larger vocabulary than the model's.
-    pub fn open(args: &ScoreArgs, loaded: &Loaded) -> Result<Corpus> {
-        let path = args.shards.as_deref().unwrap_or(Path::new("-"));
+    /// When they cannot be read, hold no sequence behind those passed over, or belong to another
+    /// tokenizer or a larger vocabulary than the model's.
+    pub fn open(wanted: &Shards, loaded: &Loaded) -> Result<Corpus> {
+        let path = wanted.path.as_path();
         let options = OpenOptions {
-            raw_u16: args.raw_u16,
+            raw_u16: wanted.raw_u16,
             vocab_size: Some(loaded.vocab_used()),
             ..OpenOptions::default()
         };
         let data = Arc::new(Dataset::open(path, &options)?);
         check_tokenizer(path, &data, loaded)?;
         let blocks = data.blocks(loaded.config.block_size())?;
-        if args.skip >= blocks.len() {
+        if wanted.skip >= blocks.len() {
             let count = blocks.len();
-            return Err(if args.skip == 0 {
+            return Err(if wanted.skip == 0 {
                 Error::input_at(path, "has no tokens to score")
             } else {
-                Error::usage(format!("--skip {}: the set has {count} sequences", args.skip))
+                Error::usage(format!("--skip {}: the set has {count} sequences", wanted.skip))
             });
         }
-        let end = args
-            .max_sequences
-            .map_or(blocks.len(), |n| args.skip.saturating_add(n).min(blocks.len()));
+        let all = blocks.len();
+        let end = wanted.most.map_or(all, |n| wanted.skip.saturating_add(n).min(all));
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
-        let bytes = Bytes::of(tokenizer(args, &data, loaded)?);
-        Ok(Corpus { blocks, bytes, range: args.skip..end, input })
+        let bytes = Bytes::of(tokenizer(wanted, &data, loaded)?);
+        Ok(Corpus { blocks, bytes, range: wanted.skip..end, input })
     }
 
     /// The numbers of the sequences.
@@ -120,9 +133,9 @@ fn check_tokenizer(path: &Path, data: &Dataset, loaded: &Loaded) -> Result<()> {
 }
 
 /// The tokenizer that counts bytes: the one named, the shards', or the model's.
-fn tokenizer(args: &ScoreArgs, data: &Dataset, loaded: &Loaded) -> Result<Option<Tokenizer>> {
+fn tokenizer(wanted: &Shards, data: &Dataset, loaded: &Loaded) -> Result<Option<Tokenizer>> {
     let hash = data.manifest().tokenizer_hash();
-    if let Some(name) = &args.tokenizer {
+    if let Some(name) = &wanted.tokenizer {
         let tokenizer = Tokenizer::load(name)?;
         if let Some(hash) = hash
             && tokenizer.hash() != hash

@@ -3,37 +3,38 @@
 
 use std::path::Path;
 
-use ao_core::score::{Cost, SetVariety, Variety};
+use ao_core::score::{SetVariety, Variety};
 use ao_core::{Error, Result, stats};
 
-use super::scorer::Scorer;
-use super::set::Work;
-use crate::device::Place;
-use crate::model::{CheckpointArgs, Loaded};
+use crate::device::Runtime;
+use crate::family::{self, Model, ScoreSettings, Scorer, Work};
+use crate::network::{CheckpointArgs, Loaded};
+
+/// Texts that go through the model together.
+const BATCH: usize = 16;
 
 /// A model that judges, from left to right.
 pub(crate) struct Reference {
     /// The model, and what it has cost so far.
-    pub scorer: Scorer,
+    pub scorer: Box<dyn Scorer>,
     /// Ids from here on are none of its own.
     pub vocab_used: usize,
     block_size: usize,
 }
 
 impl Reference {
-    /// The decoder of `loaded`.
+    /// The model of `loaded`, from left to right.
     ///
     /// # Errors
-    /// When it is an encoder's checkpoint.
-    pub fn new(loaded: &Loaded, place: &Place) -> Result<Reference> {
-        let model = loaded.decoder(place)?;
-        let scorer = Scorer {
-            conditioning: tch::no_grad(|| model.conditioning()),
-            model,
-            alone: loaded.alone,
-            ensemble: None,
-            cost: Cost::default(),
+    /// When it does not score so.
+    pub fn new(loaded: &Loaded, runtime: &Runtime) -> Result<Reference> {
+        let settings = ScoreSettings {
+            orders: Some("l2r".into()),
+            mc: 1,
+            batch_size: BATCH,
+            ..ScoreSettings::default()
         };
+        let scorer = family::of(&loaded.config)?.scorer(Model::of(loaded, runtime), &settings)?;
         let block_size = loaded.config.block_size();
         Ok(Reference { scorer, vocab_used: loaded.vocab_used(), block_size })
     }
@@ -41,15 +42,14 @@ impl Reference {
     /// Reads the model that a name means, the weights that it would be scored with.
     ///
     /// # Errors
-    /// As [`Loaded::open`], and an encoder's checkpoint.
-    pub fn open(name: &Path, place: &Place) -> Result<Reference> {
-        let args = CheckpointArgs { ckpt: name.into(), model_config: None, weights: None };
-        Reference::new(&Loaded::open(&args, place)?, place)
+    /// As [`Loaded::open`], and [`Reference::new`].
+    pub fn open(name: &Path, runtime: &Runtime) -> Result<Reference> {
+        Reference::new(&Loaded::open(&CheckpointArgs::of(name), runtime)?, runtime)
     }
 
     /// Tokens of each block that are given and not scored.
     pub fn given(&self) -> usize {
-        self.scorer.model.given()
+        self.scorer.given()
     }
 
     /// NLL of each text, nats, and how many tokens it is the sum of. A text longer than the model's
@@ -63,15 +63,8 @@ impl Reference {
         for (nth, tokens) in texts.iter().enumerate() {
             let Some(tokens) = tokens else { continue };
             for block in tokens.chunks(self.block_size).filter(|b| b.len() > given) {
-                works.push(Work {
-                    nth,
-                    row: 0,
-                    tokens: block.to_vec(),
-                    order: (0..block.len() as u32).collect(),
-                    scored: (block.len() - given) as u64,
-                    held: None,
-                    contexts: None,
-                });
+                let order = (0..block.len() as u32).collect();
+                works.push(Work::whole(nth as u64, 0, block, order));
             }
         }
         let mut sums = vec![(0.0, 0); texts.len()];

@@ -8,23 +8,16 @@
 
 mod args;
 mod corpus;
-pub mod encoder;
-mod engine;
-mod ensemble;
 mod judgement;
 mod orders;
 mod output;
 mod pending;
 mod reference;
 mod run;
-mod scorer;
 mod set;
-pub mod strands;
 
 pub use args::{ScoreArgs, TargetBy};
 pub use corpus::{Corpus, Sequence};
-pub use ensemble::Ensemble;
 pub(crate) use judgement::{Judged, Reference};
 pub use run::run;
-pub use scorer::Scored;
-pub use set::Work;
+pub use orders::Orders;

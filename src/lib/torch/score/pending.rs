@@ -2,8 +2,8 @@
 
 use ao_core::score::{Estimate, SequenceRecord, Totals};
 
-use super::scorer::Scored;
 use super::set::Item;
+use crate::family::Scored;
 
 /// A sequence some of whose orders are still to be scored.
 pub struct Open {

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use super::args::ScoreArgs;
 use super::judgement::{Judged, Reference};
 use super::output::Out;
-use super::scorer::peak_memory_bytes;
-use crate::device::Place;
-use crate::model::Loaded;
+use crate::device::Runtime;
+use super::run::run_record;
+use crate::network::{CheckpointArgs, Loaded};
 
 /// One judged sample.
 #[derive(Debug, Serialize)]
@@ -78,9 +78,10 @@ struct Summary<'a> {
 /// Unusable samples or reference, no sample that can be scored, or a sink that cannot be written.
 pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let mut out = Out::Sink(args.output.open()?);
-    let place = Place::start(&args.compute)?;
-    let loaded = Loaded::open(&args.checkpoint(), &place)?;
-    let reference = Reference::new(&loaded, &place)?;
+    let runtime = Runtime::start(&args.compute)?;
+    let checkpoint = CheckpointArgs { ckpt: args.r#ref.clone(), ..args.checkpoint.clone() };
+    let loaded = Loaded::open(&checkpoint, &runtime)?;
+    let reference = Reference::new(&loaded, &runtime)?;
     let from = args.samples.as_deref().unwrap_or(Path::new("-"));
     let tokenizer = match (&args.tokenizer, &loaded.tokenizer) {
         (Some(name), _) => Some(Tokenizer::load(name)?),
@@ -96,7 +97,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     };
     let mut samples = Samples::open(from, judge)?;
     let of_file = from.is_file().then(|| Input::of_file(from)).transpose()?;
-    let record = args.run_record(&place, &loaded, of_file.into_iter().collect())?;
+    let record = run_record(args, &runtime, &loaded, of_file.into_iter().collect())?;
     let mut record = record.to_json();
     record["orders"] = json!({"spec": "l2r"});
     out.put(&record)?;
@@ -194,6 +195,7 @@ impl Judging {
         };
         let perplexity_pooled = pooled.mean.exp();
         let [distinct_1, distinct_2, distinct_3] = set.variety.distinct();
+        let cost = self.reference.scorer.cost();
         let summary = Summary {
             r#type: "summary",
             protocol,
@@ -220,9 +222,9 @@ impl Judging {
             distinct_3,
             repetition: set.variety.repetition(),
             seconds: started.elapsed().as_secs_f64(),
-            rows_forwarded: self.reference.scorer.cost.rows_forwarded,
-            rows_through_head: self.reference.scorer.cost.rows_through_head,
-            peak_memory_bytes: peak_memory_bytes(),
+            rows_forwarded: cost.rows_forwarded,
+            rows_through_head: cost.rows_through_head,
+            peak_memory_bytes: crate::device::peak_memory_bytes(),
             note: error.is_none().then_some("a standard error needs two samples"),
         };
         let mut out = self.out;

@@ -1,29 +1,26 @@
 //! `ao-score`: from shards and orders to records.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ao_core::cli::Input;
-use ao_core::config::Family;
+use ao_core::cli::{Input, RunRecord};
 use ao_core::orders::OrderSource;
+use ao_core::process::Orders as Capability;
 use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
 use ao_core::{Error, Result};
 use serde_json::{Map, Value};
 
 use super::args::{Conditioned, ScoreArgs, TargetBy};
-use super::corpus::Corpus;
-use super::encoder;
-use super::engine::Engine;
-use super::ensemble::Ensemble;
+use super::corpus::{Corpus, Shards};
 use super::orders::Orders;
 use super::output::{Emitter, Out};
 use super::pending::{Open, order_noise};
 use super::reference;
-use super::scorer::peak_memory_bytes;
-use super::set::{Cloze, Item, Set, Work};
-use crate::device::Place;
-use crate::model::Loaded;
+use super::set::{Cloze, Item, Set};
+use crate::device::{Runtime, peak_memory_bytes};
+use crate::family::{self, EnsembleSettings, Model, ScoreSettings, Scorer, Work};
+use crate::network::Loaded;
 
 /// Orders that `--target-se` stops at where `--mc` names no other number.
 const MOST_ORDERS: u32 = 64;
@@ -33,8 +30,9 @@ const MOST_ORDERS: u32 = 64;
 /// # Errors
 /// Unusable input, an NLL that is not finite, or a sink that cannot be written.
 pub fn run(args: ScoreArgs) -> Result<()> {
+    let quiet = args.quiet.quiet;
     let say = |line: &str| {
-        if !args.quiet.quiet {
+        if !quiet {
             eprintln!("ao-score: {line}");
         }
     };
@@ -55,44 +53,116 @@ pub fn run(args: ScoreArgs) -> Result<()> {
     score_shards(&args, say)
 }
 
+/// What made the output: the options, and the hashes of the model, of its config and of `more`.
+///
+/// # Errors
+/// When the config cannot be read.
+pub(super) fn run_record(
+    args: &ScoreArgs,
+    runtime: &Runtime,
+    loaded: &Loaded,
+    more: Vec<Input>,
+) -> Result<RunRecord> {
+    let mut inputs = loaded.inputs.clone();
+    inputs.extend(more);
+    if let Some(path) = &args.checkpoint.model_config {
+        inputs.push(Input::of_file(path)?);
+    }
+    Ok(RunRecord {
+        tool: "ao-score",
+        config: serde_json::to_value(args).unwrap_or_default(),
+        seed: Some(args.seed.seed),
+        device: Some(runtime.device_name()),
+        inputs,
+    })
+}
+
+/// How an evaluation goes on: what the flags came to.
+struct Evaluation {
+    /// Orders or draws a sequence K.
+    mc: u64,
+    /// Works a forward pass.
+    batch_size: u64,
+    per_token: bool,
+    ensemble: u64,
+    /// The file that is gone on with.
+    resume: Option<PathBuf>,
+    /// Add orders until the order noise is below this.
+    orders_until: Option<f64>,
+    /// Add sequences until the error is below this.
+    sequences_until: Option<f64>,
+}
+
+impl Evaluation {
+    fn of(args: &ScoreArgs) -> Evaluation {
+        let orders_until = args.target_se.filter(|_| args.target_by == TargetBy::Orders);
+        let mc = if orders_until.is_some() && args.mc == 1 { MOST_ORDERS } else { args.mc };
+        Evaluation {
+            mc: mc.into(),
+            batch_size: args.batch_size.into(),
+            per_token: args.per_token,
+            ensemble: args.ensemble.into(),
+            resume: args.resume.clone(),
+            orders_until,
+            sequences_until: args.target_se.filter(|_| args.target_by == TargetBy::Sequences),
+        }
+    }
+}
+
+fn score_settings(args: &ScoreArgs, how: &Evaluation) -> ScoreSettings {
+    let wanted = args.ensemble > 1 || args.ensemble_curve || args.positions.is_some();
+    ScoreSettings {
+        orders: args.orders.clone(),
+        bound: args.elbo.map(|elbo| elbo.objective()),
+        mc: how.mc,
+        ensemble: wanted.then(|| EnsembleSettings {
+            size: args.ensemble as usize,
+            curve: args.ensemble_curve,
+            positions: args.positions.map(|k| k as usize),
+        }),
+        spans: args.cloze.is_some(),
+        masks: args.masks.clone(),
+        per_token: args.per_token,
+        batch_size: args.batch_size as usize,
+        seed: args.seed.seed,
+    }
+}
+
 fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     // A target that is in the way is told before the model is read.
     let sink = if args.resume.is_none() { Some(args.output.open()?) } else { None };
-    let place = Place::start(&args.compute)?;
-    let loaded = Loaded::open(&args.checkpoint(), &place)?;
-    let corpus = Corpus::open(args, &loaded)?;
-    let by_orders = args.target_se.filter(|_| args.target_by == TargetBy::Orders);
-    let by_sequences = args.target_se.filter(|_| args.target_by == TargetBy::Sequences);
-    let mc = if by_orders.is_some() && args.mc == 1 { MOST_ORDERS } else { args.mc };
+    let runtime = Runtime::start(&args.compute)?;
+    let loaded = Loaded::open(&args.checkpoint, &runtime)?;
+    let corpus = Corpus::open(
+        &Shards {
+            path: args.shards.clone().unwrap_or_else(|| "-".into()),
+            raw_u16: args.raw_u16,
+            skip: args.skip,
+            most: args.max_sequences,
+            tokenizer: args.tokenizer.clone(),
+        },
+        &loaded,
+    )?;
+    let how = Evaluation::of(args);
     let cloze = cloze(args, &loaded)?;
-    // Along which order spans are scored follows from the spans.
-    let given = if cloze.is_some() { Some("l2r") } else { args.orders.as_deref() };
-    let spec = loaded.config.orders(given, "uniform")?;
-    let source = OrderSource::open(&spec, loaded.config.block_size(), args.seed.seed)?;
-    source.require_rows(corpus.range().end.saturating_mul(u64::from(mc)))?;
-    if by_orders.is_some() && source.is_pipe() {
+    let settings = score_settings(args, &how);
+    let started = Instant::now();
+    let scorer = family::of(&loaded.config)?.scorer(Model::of(&loaded, &runtime), &settings)?;
+    let spec = scorer.orders().unwrap_or("l2r");
+    let source = OrderSource::open(spec, loaded.config.block_size(), args.seed.seed)?;
+    source.require_rows(corpus.range().end.saturating_mul(how.mc))?;
+    if how.orders_until.is_some() && source.is_pipe() {
         return Err(Error::usage(
             "--target-se: orders are added in rounds over all sequences, a pipe only moves \
              forward; give --orders a file or a SPEC",
         ));
     }
-    let ensemble = ensemble(args, &loaded)?;
-    let form = encoder::form(args, &loaded.config)?;
-    let mut run = run_record(args, &place, &loaded, &corpus, &source)?;
-    match (form, &args.masks) {
-        (Some(form), masks) => {
-            let masks = masks.as_ref().map(|path| path.display().to_string());
-            run.insert("orders".into(), form.describe(args.seed.seed, masks.as_deref()));
-        }
-        (None, Some(_)) => {
-            let arch = loaded.config.arch();
-            return Err(Error::usage(format!(
-                "--masks: {arch} is scored along orders; leave it out"
-            )));
-        }
-        (None, None) => {}
-    }
-    let (mut out, done) = open_output(args, sink, &run)?;
+    let more = args.ensemble_orders.iter().chain(&args.masks).map(|path| Input::of_file(path));
+    let more = std::iter::once(Ok(corpus.input.clone())).chain(more).collect::<Result<Vec<_>>>()?;
+    let record = run_record(args, &runtime, &loaded, more)?;
+    let mut run = record.to_json().as_object().cloned().unwrap_or_default();
+    run.insert("orders".into(), scorer.draws().unwrap_or_else(|| source.describe()));
+    let (mut out, done) = open_output(&how, sink, &run)?;
     let Some(done) = done else {
         say("the file is complete already; nothing is left to do");
         return Ok(());
@@ -103,15 +173,13 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     }
     let done = done.unwrap_or_default();
 
-    let started = Instant::now();
-    let scorer = Engine::open(args, &loaded, &place, (ensemble, form), u64::from(mc))?;
     let range = corpus.range();
     let orderings = match &args.ensemble_orders {
         Some(path) => Some(GivenOrderings::open(path, args.ensemble as usize)?),
         None => None,
     };
     let mut set = Set {
-        orders: Orders::new(source, u64::from(mc)),
+        orders: Orders::new(source, how.mc),
         given: scorer.given(),
         orderings,
         cloze,
@@ -121,13 +189,13 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let lengths = range.clone().map(|index| Ok((index, corpus.read(index)?.tokens.len())));
     set.orders.look_ahead(lengths)?;
     let left = (range.end - range.start).saturating_sub(done.len() as u64);
-    let emitter = Emitter::new(out, &done, left, by_sequences, args.quiet.quiet);
-    let mut job = Job { args, set, scorer, emitter, done, mc: u64::from(mc) };
-    let stopped = match by_orders {
-        Some(target) => Some(job.until_orders_suffice(target)?),
-        None => {
+    let emitter = Emitter::new(out, &done, left, how.sequences_until, args.quiet.quiet);
+    let mut job = Job { set, scorer, emitter, done, how };
+    let stopped = match (job.how.orders_until, job.how.sequences_until) {
+        (Some(target), _) => Some(job.until_orders_suffice(target)?),
+        (None, until) => {
             job.all()?;
-            by_sequences.map(|target_se| Stopped {
+            until.map(|target_se| Stopped {
                 target_se,
                 adding: "sequences".into(),
                 reached: job.emitter.reached,
@@ -145,28 +213,10 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     job.finish(stopped, started)
 }
 
-/// How contexts are ordered, where that is more than the given way.
-fn ensemble(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Ensemble>> {
-    let wanted = args.ensemble > 1 || args.ensemble_curve || args.positions.is_some();
-    if wanted && loaded.config.family() != Family::AnyOrder {
-        return Err(Error::usage(format!(
-            "--ensemble {}: {} has one ordering of a context; it takes an any-order decoder",
-            args.ensemble,
-            loaded.config.arch()
-        )));
-    }
-    Ok(wanted.then(|| Ensemble {
-        size: args.ensemble as usize,
-        curve: args.ensemble_curve,
-        positions: args.positions.map(|k| k as usize),
-        seed: args.seed.seed,
-    }))
-}
-
 /// What is held out, and what the model can be given of the rest.
 fn cloze(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Cloze>> {
     let Some(spec) = args.cloze else { return Ok(None) };
-    let reads_left = loaded.config.family() == Family::LeftToRight;
+    let reads_left = loaded.config.capabilities().orders == Capability::LeftToRight;
     if reads_left && args.conditioning == Some(Conditioned::Both) {
         return Err(Error::usage(format!(
             "--conditioning both: {} is given what stands before a token alone; say left",
@@ -177,37 +227,22 @@ fn cloze(args: &ScoreArgs, loaded: &Loaded) -> Result<Option<Cloze>> {
     Ok(Some(Cloze { spec, seed: args.seed.seed, left }))
 }
 
-fn run_record(
-    args: &ScoreArgs,
-    place: &Place,
-    loaded: &Loaded,
-    corpus: &Corpus,
-    source: &OrderSource,
-) -> Result<Map<String, Value>> {
-    let more = args.ensemble_orders.iter().chain(&args.masks).map(|path| Input::of_file(path));
-    let more = std::iter::once(Ok(corpus.input.clone())).chain(more).collect::<Result<Vec<_>>>()?;
-    let record = args.run_record(place, loaded, more)?;
-    let mut run = record.to_json().as_object().cloned().unwrap_or_default();
-    run.insert("orders".into(), source.describe());
-    Ok(run)
-}
-
 /// The output, and what it holds already: `None` where it is complete, `Some(None)` where it is
 /// new.
 #[allow(clippy::type_complexity)]
 fn open_output(
-    args: &ScoreArgs,
+    how: &Evaluation,
     sink: Option<ao_core::cli::Sink>,
     run: &Map<String, Value>,
 ) -> Result<(Out, Option<Option<Vec<SequenceRecord>>>)> {
-    let path = match (sink, &args.resume) {
+    let path = match (sink, &how.resume) {
         (Some(sink), _) => return Ok((Out::Sink(sink), Some(None))),
         (None, path) => path.as_deref().unwrap_or(Path::new("-")),
     };
     if path == Path::new("-") {
         return Err(Error::usage("--resume -: a stream cannot be gone on with; name a file"));
     }
-    if args.target_se.is_some() && args.target_by == TargetBy::Orders {
+    if how.orders_until.is_some() {
         return Err(Error::usage(
             "--resume: with --target-se no sequence is finished before the end; leave one out",
         ));
@@ -220,21 +255,20 @@ fn open_output(
 
 /// One evaluation.
 struct Job<'a> {
-    args: &'a ScoreArgs,
     set: Set<'a>,
-    scorer: Engine,
+    scorer: Box<dyn Scorer>,
     emitter: Emitter,
     /// Sequences that an earlier run has scored.
     done: Vec<SequenceRecord>,
-    mc: u64,
+    how: Evaluation,
 }
 
 impl Job<'_> {
     /// Scores every sequence along its K orders, in batches that hold the same rows whether or not
     /// the run was interrupted.
     fn all(&mut self) -> Result<()> {
-        let batch_size = u64::from(self.args.batch_size);
-        let first = self.done.len() as u64 * self.mc / batch_size * batch_size;
+        let batch_size = self.how.batch_size;
+        let first = self.done.len() as u64 * self.how.mc / batch_size * batch_size;
         let (mut batch, mut open) = (Vec::new(), VecDeque::new());
         let (mut row, mut nth) = (0, 0);
         for index in self.set.corpus.range() {
@@ -242,12 +276,12 @@ impl Job<'_> {
             let known = self.done.get(nth);
             if let Some(record) = known.filter(|r| r.index != index) {
                 return Err(Error::input_at(
-                    self.args.resume.as_deref().unwrap_or(Path::new("-")),
+                    self.how.resume.as_deref().unwrap_or(Path::new("-")),
                     format!("holds sequence {} where {index} belongs", record.index),
                 ));
             }
             let known = known.is_some();
-            for k in 0..self.mc {
+            for k in 0..self.how.mc {
                 if row >= first {
                     let work = self.set.work(nth, &item, k)?;
                     if k == 0 && !known {
@@ -275,10 +309,7 @@ impl Job<'_> {
 
     /// What the numbers are.
     fn estimate(&self) -> Estimate {
-        match self.args.ensemble {
-            1 => self.set.estimate(),
-            _ => Estimate::Ensemble,
-        }
+        self.scorer.estimate().unwrap_or_else(|| self.set.estimate())
     }
 
     /// Scores the batch and emits the sequences whose orders are all scored.
@@ -287,20 +318,20 @@ impl Job<'_> {
             // What an earlier run has written is scored again only to fill a batch.
             let Some(first) = open.front().map(|o| o.nth) else { continue };
             if let Some(at) = scored.nth.checked_sub(first) {
-                open[at].add(scored, self.args.per_token);
+                open[at].add(scored, self.how.per_token);
             }
         }
         batch.clear();
         let mut records = Vec::new();
-        while open.front().is_some_and(|o| o.sums.len() as u64 == self.mc) {
-            records.extend(open.pop_front().map(|o| o.record(self.args.per_token)));
+        while open.front().is_some_and(|o| o.sums.len() as u64 == self.how.mc) {
+            records.extend(open.pop_front().map(|o| o.record(self.how.per_token)));
         }
         self.emitter.emit(records)
     }
 
     /// Rounds over all sequences, one more order each, until the order noise is below `target`.
     fn until_orders_suffice(&mut self, target: f64) -> Result<Stopped> {
-        let most = self.mc;
+        let most = self.how.mc;
         let mut open: Vec<Open> = Vec::new();
         let mut reached = false;
         for k in 0..most {
@@ -314,12 +345,12 @@ impl Job<'_> {
                 }
                 batch.push(work);
                 nth += 1;
-                if batch.len() == self.args.batch_size as usize {
+                if batch.len() == self.how.batch_size as usize {
                     self.round(&mut batch, &mut open)?;
                 }
             }
             self.round(&mut batch, &mut open)?;
-            self.mc = k + 1;
+            self.how.mc = k + 1;
             let error = order_noise(&open);
             self.emitter.tell(&format!("{} orders, order noise {error:.6}", k + 1));
             let exact = self.set.orders.estimate() == Estimate::Exact;
@@ -329,7 +360,7 @@ impl Job<'_> {
             }
         }
         let estimate = self.estimate();
-        let per_token = self.args.per_token;
+        let per_token = self.how.per_token;
         let records = open.into_iter().map(|mut o| {
             o.estimate = estimate;
             o.record(per_token)
@@ -341,23 +372,19 @@ impl Job<'_> {
     fn round(&mut self, batch: &mut Vec<Work>, open: &mut [Open]) -> Result<()> {
         for scored in self.scorer.score(batch)? {
             let nth = scored.nth;
-            open[nth].add(scored, self.args.per_token);
+            open[nth].add(scored, self.how.per_token);
         }
         batch.clear();
         Ok(())
     }
 
-    fn curve_sizes(&self) -> Option<Vec<u64>> {
-        let ensemble = self.scorer.ensemble().filter(|e| e.curve)?;
-        Some(ensemble.sizes().into_iter().map(|m| m as u64).collect())
-    }
-
     fn finish(self, stopped: Option<Stopped>, started: Instant) -> Result<()> {
+        let sizes = self.scorer.curve_sizes();
         let setting = Setting {
-            orders_per_sequence: self.mc,
-            ensemble: u64::from(self.args.ensemble),
+            orders_per_sequence: self.how.mc,
+            ensemble: self.how.ensemble,
             given_tokens: self.set.given as u64,
-            curve: self.curve_sizes(),
+            curve: sizes.map(|list| list.into_iter().map(|m| m as u64).collect()),
             estimate: self.estimate(),
             orders: self.scorer.draws().unwrap_or_else(|| self.set.describe()),
             manner: self.scorer.manner(),

@@ -1,30 +1,12 @@
 //! What is scored of each sequence, and along which order.
 
 use ao_core::Result;
-use ao_core::score::{Contexts, Estimate, GivenOrderings, SpanSpec, held_out};
+use ao_core::score::{Estimate, GivenOrderings, SpanSpec, held_out};
 use serde_json::{Value, json};
 
 use super::corpus::{Corpus, Sequence};
 use super::orders::Orders;
-
-/// One sequence along one order.
-#[derive(Debug, Clone)]
-pub struct Work {
-    /// Which of the scored sequences it is, from 0; those left out do not count.
-    pub nth: usize,
-    /// Row of the orders: the sequence's number times K, plus k.
-    pub row: u64,
-    /// Token ids in text order.
-    pub tokens: Vec<u32>,
-    /// The order, a permutation of their positions.
-    pub order: Vec<u32>,
-    /// Tokens that are scored.
-    pub scored: u64,
-    /// Their positions, ascending, where they are not all behind those given.
-    pub held: Option<Vec<u32>>,
-    /// The orderings of its contexts, where they are given and not drawn.
-    pub contexts: Option<Contexts>,
-}
+use crate::family::Work;
 
 /// Spans that are held out, and what a model is given of the rest.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +82,8 @@ impl Set<'_> {
                 order.sort_by_key(|position| held.binary_search(position).is_ok()); // stable
             }
             let row = item.sequence.index;
-            let (scored, held) = (item.count, Some(held));
-            return Ok(Work { nth, row, tokens, order, scored, held, contexts: None });
+            let held = Some(held);
+            return Ok(Work { nth, row, tokens, order, held, contexts: None });
         }
         let order = self.orders.row(item.sequence.index, k, tokens.len())?;
         let row = self.orders.number(item.sequence.index, k);
@@ -109,7 +91,7 @@ impl Set<'_> {
             Some(given) => Some(given.read(item.sequence.index, &order)?),
             None => None,
         };
-        Ok(Work { nth, row, tokens, order, scored: item.count, held: None, contexts })
+        Ok(Work { nth, row, tokens, order, held: None, contexts })
     }
 
     /// Bytes of text of the tokens that a work scores.

@@ -1,30 +1,26 @@
-//! Batches ahead of the step: a thread reads blocks, draws orders and packs them.
+//! Texts ahead of the step: a thread reads blocks.
 //!
 //! Training sequence n of the run (counted over all steps) is block `EpochShuffle(seed, epoch)` of
-//! its folder, or block n mod count in file order without shuffling, and takes row n of the
-//! orders. So the position of the data is one number, and a resumed run reads what it would have.
+//! its folder, or block n mod count in file order without shuffling. What is done to it (its order,
+//! its masks) is the process's, and a function of n too. So the position of the data is one number,
+//! and a resumed run reads what it would have.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ao_core::orders::OrderSource;
 use ao_core::rng::{Domain, Stream};
 use ao_core::tokens::{Blocks, Dataset, EpochShuffle, OpenOptions};
 use ao_core::{Error, Result};
 use crossbeam_channel::Receiver;
-
-use crate::model::Batch;
 
 /// Steps that are read ahead.
 const AHEAD: usize = 4;
 
 /// One optimizer step's data.
 pub struct StepData {
-    /// The micro-batches.
-    pub micro: Vec<Batch>,
-    /// Predicted targets of all of them together.
-    pub counted: usize,
+    /// The texts of each micro-batch.
+    pub micro: Vec<Vec<Vec<u32>>>,
 }
 
 /// One folder of `--shards` and its share.
@@ -83,26 +79,21 @@ struct Folder {
 /// The endless stream of training sequences.
 pub struct Sequences {
     folders: Vec<Folder>,
-    orders: OrderSource,
     seed: u64,
     shuffled: bool,
-    given: usize,
     next: u64,
 }
 
 impl Sequences {
-    /// Opens the folders, cut into blocks of `block_size`, for a model that is given the first
-    /// `given` tokens of an order.
+    /// Opens the folders, cut into blocks of `block_size`.
     ///
     /// # Errors
     /// Folders that cannot be read, are empty, or do not share one tokenizer.
     pub fn open(
         shards: &[ShardArg],
         block_size: usize,
-        orders: OrderSource,
         seed: u64,
         shuffled: bool,
-        given: usize,
     ) -> Result<Sequences> {
         let mut folders = Vec::new();
         for shard in shards {
@@ -128,7 +119,7 @@ impl Sequences {
                 ));
             }
         }
-        Ok(Sequences { folders, orders, seed, shuffled, given, next: 0 })
+        Ok(Sequences { folders, seed, shuffled, next: 0 })
     }
 
     /// Real ids of the vocabulary, the largest of all folders.
@@ -142,10 +133,7 @@ impl Sequences {
     }
 
     /// Goes on as if `count` sequences had been taken.
-    ///
-    /// # Errors
-    /// When the orders end before that.
-    pub fn skip(&mut self, count: u64) -> Result<()> {
+    pub fn skip(&mut self, count: u64) {
         if self.folders.len() == 1 {
             self.folders[0].taken = count;
         } else {
@@ -155,12 +143,6 @@ impl Sequences {
             }
         }
         self.next = count;
-        Ok(())
-    }
-
-    /// Whether the orders come through a pipe, which a resumed run reads again from its start.
-    pub fn orders_are_piped(&self) -> bool {
-        self.orders.is_pipe()
     }
 
     fn folder_of(&self, index: u64) -> usize {
@@ -177,8 +159,8 @@ impl Sequences {
         self.folders.len() - 1
     }
 
-    /// The next sequence and its order.
-    fn take(&mut self, tokens: &mut Vec<u32>, order: &mut Vec<u32>) -> Result<()> {
+    /// The next sequence.
+    fn take(&mut self, tokens: &mut Vec<u32>) -> Result<()> {
         let index = self.next;
         let at = self.folder_of(index);
         let (seed, shuffled) = (self.seed.wrapping_add(at as u64), self.shuffled);
@@ -196,26 +178,15 @@ impl Sequences {
         };
         folder.blocks.read(block, tokens)?;
         folder.taken += 1;
-        self.orders.row(index, tokens.len(), order)?;
         self.next += 1;
         Ok(())
     }
 
     /// The data of the next step: `accumulate` micro-batches of `batch_size` sequences.
     fn step(&mut self, batch_size: usize, accumulate: usize) -> Result<StepData> {
-        let mut micro = Vec::with_capacity(accumulate);
-        for _ in 0..accumulate {
-            let mut tokens = vec![Vec::new(); batch_size];
-            let mut orders = vec![Vec::new(); batch_size];
-            for (tokens, order) in tokens.iter_mut().zip(&mut orders) {
-                self.take(tokens, order)?;
-            }
-            let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
-            let orders: Vec<&[u32]> = orders.iter().map(Vec::as_slice).collect();
-            micro.push(Batch::new(&tokens, &orders)?);
-        }
-        let counted = micro.iter().map(|batch| batch.counted(self.given)).sum();
-        Ok(StepData { micro, counted })
+        let mut micro = vec![vec![Vec::new(); batch_size]; accumulate];
+        micro.iter_mut().flatten().try_for_each(|tokens| self.take(tokens))?;
+        Ok(StepData { micro })
     }
 }
 

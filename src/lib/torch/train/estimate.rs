@@ -3,10 +3,10 @@
 use ao_core::cli;
 use serde_json::{Value, json};
 
-use super::flops::{self, Ceiling};
+use super::flops::Ceiling;
 use super::options::TrainArgs;
 use super::plan::Plan;
-use crate::model::Head;
+use crate::network::Head;
 
 /// Values that autograd keeps for each token, layer and column of width: rows before and after
 /// norms, adaLN's table rows and products, q, k and v, attention, the MLP's two widths of four.
@@ -47,7 +47,7 @@ impl Estimate {
             logits: Head::chunk_bytes(c.vocab_size(), rows as usize) as u64,
             tokens_per_step,
             tokens: tokens_per_step.saturating_mul(args.size.steps),
-            flops_per_token: flops::per_token(c),
+            flops_per_token: c.flops_per_token(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Estimate {
                 args.shards.as_deref().unwrap_or("-"),
                 if size.no_shuffle { "file" } else { "shuffled" },
                 plan.objective.name(),
-                match &plan.orders {
+                match plan.training.orders() {
                     Some(orders) => format!("orders {orders}"),
                     None => "masks".into(),
                 },
@@ -137,7 +137,7 @@ impl Estimate {
         match (&plan.resumed, &args.init) {
             (Some((_, folder, state)), _) => {
                 lines.push(format!("goes on from step {}: {}", state.step, folder.display()));
-                if plan.sequences.orders_are_piped() {
+                if plan.training.is_piped() {
                     lines.push(format!(
                         "orders: pipe the same rows again from their start; {} are passed over",
                         state.sequences
@@ -178,7 +178,7 @@ impl Estimate {
             "version": cli::VERSION,
             "model": plan.model.to_json(),
             "objective": plan.objective,
-            "estimate": plan.estimate,
+            "estimate": plan.training.estimate(),
             "parameters": self.parameters,
             "weights_bytes": self.weights,
             "gradients_bytes": self.gradients,

@@ -12,7 +12,7 @@ use ao_core::Result;
 use ao_core::error::IoContext;
 use ao_core::format::events::EventWriter;
 use ao_core::format::jsonl;
-use ao_core::objective::Objective;
+use ao_core::process::Objective;
 use ao_core::score::Estimate;
 use serde::Serialize;
 use serde_json::Value;
@@ -40,9 +40,7 @@ pub struct StepRecord {
     pub seconds: f64,
     /// Scored targets a second since the record before.
     pub tokens_per_second: f64,
-    /// Floating-point operations of all steps so far ([`flops::per_token`] a target).
-    ///
-    /// [`flops::per_token`]: super::flops::per_token
+    /// Floating-point operations of all steps so far ([`ao_core::family::ModelConfig::flops_per_token`]).
     pub flops: f64,
     /// Share of the ceiling of `--peak-tflops`; null without one.
     pub mfu: Option<f64>,
@@ -125,7 +123,7 @@ impl EvalRecord {
     pub fn what(&self) -> String {
         match (&self.orders, self.estimate) {
             (Some(orders), Estimate::Exact) => format!("NLL along {orders}"),
-            (Some(_), _) => "any-order NLL".into(),
+            (Some(orders), _) => format!("mean NLL along {orders}"),
             (None, _) => "bound on the NLL".into(),
         }
     }

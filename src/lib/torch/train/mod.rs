@@ -4,13 +4,10 @@
 //! orders and the dropout masks are all derived from the seed and from counters, so a run that is
 //! resumed from any checkpoint goes on to the same bits as one that was never stopped.
 
-mod clock;
 mod data;
 mod estimate;
 mod evaluate;
 mod flops;
-mod learner;
-mod masked;
 mod metrics;
 mod optimizer;
 mod options;
@@ -18,9 +15,8 @@ mod plan;
 mod run_folder;
 mod schedule;
 mod start;
-mod step;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 mod trainer;
 
 pub use options::TrainArgs;

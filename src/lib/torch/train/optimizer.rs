@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use crate::kernels::adamw;
-use crate::model::Weights;
+use crate::network::Weights;
 
 /// Settings of AdamW that do not change from step to step.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ impl Optimizer {
         let flat = self.gradients.flat();
         if on_cpu(flat) {
             // SAFETY: f32, and nothing writes it meanwhile.
-            let values = unsafe { crate::model::slice::<f32>(flat) };
+            let values = unsafe { crate::network::slice::<f32>(flat) };
             return adamw::sum_of_squares(values, self.threads).sqrt();
         }
         flat.dot(flat).to_kind(Kind::Double).double_value(&[]).sqrt()
@@ -117,7 +117,7 @@ impl Optimizer {
             // thread uses them during the call.
             let mut slices = flats
                 .iter_mut()
-                .map(|t| unsafe { crate::model::slice_mut::<f32>(t) })
+                .map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
                 .collect::<Vec<_>>()
                 .into_iter();
             let mut next = || slices.next().unwrap_or_default();
@@ -136,7 +136,7 @@ impl Optimizer {
     /// When the disk refuses.
     pub fn write(&self, path: &Path, metadata: &BTreeMap<String, String>) -> Result<()> {
         let parts = [("exp_avg.", &self.first), ("exp_avg_sq.", &self.second)];
-        crate::model::write_all(path, metadata, false, &parts)
+        crate::network::write_all(path, metadata, false, &parts)
     }
 
     /// Reads the moments back.
@@ -218,7 +218,7 @@ mod tests {
             // SAFETY: f32, contiguous, distinct, and used by this call alone.
             let mut slices = ours
                 .iter_mut()
-                .map(|t| unsafe { crate::model::slice_mut::<f32>(t) })
+                .map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
                 .collect::<Vec<_>>()
                 .into_iter();
             let mut next = || slices.next().unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ao_core::cli::{Compute, Quiet, Seed, parse_count};
-use ao_core::objective::Objective;
+use ao_core::process::Objective;
 use serde::Serialize;
 
 use super::flops::PeakTflops;
@@ -153,6 +153,12 @@ pub struct EvalArgs {
     /// Shards to validate on
     #[arg(long, value_name = "DIR")]
     pub val_shards: Option<PathBuf>,
+    /// Orders to validate along, several SPECs one after the other [default: those trained along]
+    #[arg(long, value_name = "SPEC", num_args = 1.., requires = "val_shards")]
+    pub val_orders: Vec<String>,
+    /// Orders (or draws of masks) a sequence in a validation [default: 1; 4 draws of masks]
+    #[arg(long, value_name = "K", value_parser = positive, requires = "val_shards")]
+    pub val_mc: Option<u64>,
     /// Steps between validations; 0 for none but at the end
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
     pub eval_every: u64,

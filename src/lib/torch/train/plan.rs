@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ao_core::cli::Input;
-use ao_core::config::{Family, ModelConfig};
+use ao_core::family::ModelConfig;
 use ao_core::ema::EmaDecay;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::format::events::EventWriter;
-use ao_core::objective::Objective;
-use ao_core::orders::OrderSource;
-use ao_core::score::Estimate;
-use ao_core::tokens::Dataset;
+
+use ao_core::process::Objective;
 use ao_core::{Error, Result};
-use serde_json::Value;
 
 use super::data::{Sequences, parse_shards};
 use super::evaluate::Validation;
@@ -20,7 +17,8 @@ use super::optimizer::AdamW;
 use super::options::TrainArgs;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
-use crate::device::Place;
+use crate::device::Runtime;
+use crate::family::{self, Training, TrainingSettings};
 
 /// What will be done: options checked, inputs opened.
 pub struct Plan {
@@ -28,18 +26,14 @@ pub struct Plan {
     pub model: ModelConfig,
     /// What is minimised.
     pub objective: Objective,
-    /// Whether its value is the NLL or a bound on it.
-    pub estimate: Estimate,
+    /// How the family is trained.
+    pub training: Box<dyn Training>,
     /// The new run's folder.
     pub folder: Option<PathBuf>,
     /// The run that goes on, its step folder, and where it stands.
     pub resumed: Option<(RunFolder, PathBuf, TrainerState)>,
     /// The training data, where it goes on.
     pub sequences: Sequences,
-    /// The orders as named; `None` where the family has none.
-    pub orders: Option<String>,
-    /// The orders, for the run record; null where the family has none.
-    pub order_facts: Value,
     /// The validation set.
     pub validation: Option<Validation>,
     /// The learning rate.
@@ -59,7 +53,7 @@ impl Plan {
     ///
     /// # Errors
     /// Options out of range, and inputs that are missing or do not fit the model.
-    pub fn new(args: &TrainArgs, place: &Place) -> Result<Plan> {
+    pub fn new(args: &TrainArgs, runtime: &Runtime) -> Result<Plan> {
         let resumed = args.resume.as_deref().map(RunFolder::resume).transpose()?;
         let mut inputs = Vec::new();
         let model = match (&resumed, &args.model, &args.init) {
@@ -76,25 +70,16 @@ impl Plan {
         let shards = parse_shards(args.shards.as_deref().unwrap_or_default())
             .map_err(|e| Error::usage(format!("--shards: {e}")))?;
         let block_size = model.block_size();
-        let objective = Objective::choose(args.objective, &model)?;
-        let spec = orders_of(objective, &model, args.orders.as_deref())?;
-        // An encoder's texts are read as they stand.
-        let orders =
-            OrderSource::open(spec.as_deref().unwrap_or("l2r"), block_size, args.seed.seed)?;
-        if let Some(sequences) = args.size.sequences() {
-            orders.require_rows(sequences)?;
-        }
-        let one_order = matches!(&orders, OrderSource::Spec(s) if s.spec().is_one_order());
-        let estimate = if spec.is_some() && one_order { Estimate::Exact } else { Estimate::Bound };
-        let order_facts = spec.as_ref().map_or(Value::Null, |_| orders.describe());
-        let mut sequences = Sequences::open(
-            &shards,
-            block_size,
-            orders,
-            args.seed.seed,
-            !args.size.no_shuffle,
-            usize::from(!model.predicts_first()),
-        )?;
+        let objective = model.objective(args.objective)?;
+        let settings = TrainingSettings {
+            objective,
+            orders: args.orders.clone(),
+            sequences: args.size.sequences(),
+            seed: args.seed.seed,
+        };
+        let training = family::of(&model)?.training(&model, &settings)?;
+        let shuffled = !args.size.no_shuffle;
+        let mut sequences = Sequences::open(&shards, block_size, args.seed.seed, shuffled)?;
         for shard in &shards {
             inputs.extend(Input::of_folder(&shard.path).ok());
         }
@@ -108,29 +93,19 @@ impl Plan {
             )));
         }
         if let Some((_, _, state)) = &resumed {
-            sequences.skip(state.sequences)?;
+            sequences.skip(state.sequences);
         }
         let tokenizer = sequences.datasets().next().and_then(|d| d.manifest().tokenizer_hash());
-        let validation = args
-            .eval
-            .val_shards
-            .as_deref()
-            .map(|path| {
-                Validation::open(
-                    path,
-                    block_size,
-                    args.eval.val_sequences,
-                    args.size.batch_size as usize,
-                    tokenizer,
-                )
-            })
-            .transpose()?;
+        let validation = match &args.eval.val_shards {
+            Some(path) => Some(Validation::open(path, args, &model, tokenizer, training.as_ref())?),
+            None => None,
+        };
         if validation.as_ref().is_some_and(|v| v.vocab_size() > model.vocab_size()) {
             return Err(Error::usage("--val-shards: its ids do not fit the model's vocab_size"));
         }
         let validated = validation.iter().map(|v| v.dataset());
         for dataset in sequences.datasets().chain(validated) {
-            refuse_mask(&model, dataset)?;
+            training.check(dataset)?;
         }
         for (flag, most) in
             [("--max-seconds", args.size.max_seconds), ("--max-flops", args.size.max_flops)]
@@ -147,53 +122,13 @@ impl Plan {
             folder: args.out.clone(),
             model,
             objective,
-            estimate,
+            training,
             resumed,
             sequences,
-            orders: spec,
-            order_facts,
             validation,
             inputs,
-            device: place.device_name(),
+            device: runtime.device_name(),
         })
-    }
-}
-
-/// The orders that sequences are read along in training; `None` for encoders.
-fn orders_of(
-    objective: Objective,
-    model: &ModelConfig,
-    given: Option<&str>,
-) -> Result<Option<String>> {
-    match (model.family(), objective, given) {
-        (Family::Encoder, _, None) => Ok(None),
-        (Family::Encoder, _, Some(orders)) => Err(Error::usage(format!(
-            "--orders {orders}: {} is trained on masks and has no orders; leave it out",
-            model.arch()
-        ))),
-        (Family::AnyOrder, Objective::L2r, None | Some("l2r")) => Ok(Some("l2r".into())),
-        (Family::AnyOrder, Objective::L2r, Some(orders)) => Err(Error::usage(format!(
-            "--orders {orders}: --objective l2r goes from left to right; leave --orders out, or \
-             give --objective ao"
-        ))),
-        (_, _, orders) => Ok(Some(model.orders(orders, "mix:0.1*l2r+0.9*uniform")?)),
-    }
-}
-
-/// Refuses a text that holds an encoder's mask id, which would be hidden from the start, and whose
-/// true token has no probability. Nothing is read where the mask is a row behind the text's ids.
-fn refuse_mask(model: &ModelConfig, dataset: &Dataset) -> Result<()> {
-    let Some(mask) = model.mask_id().filter(|&mask| mask < dataset.vocab_size()) else {
-        return Ok(());
-    };
-    match dataset.find(mask as u32)? {
-        None => Ok(()),
-        Some(at) => Err(Error::input_at(
-            dataset.path(),
-            format!(
-                "token {at} is id {mask}, which is the model's mask_id; tokenize the text without it"
-            ),
-        )),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ao_core::cli::RunRecord;
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::ema::EmaDecay;
 use ao_core::error::IoContext;
 use ao_core::format::atomic::AtomicFile;
@@ -12,18 +12,17 @@ use ao_core::format::events::EventWriter;
 use ao_core::{Error, Result};
 use serde_json::json;
 
-use super::clock::Clock;
+use crate::clock::Clock;
 use super::data::Loader;
-use super::flops::{self, Ceiling};
-use super::learner;
+use super::flops::Ceiling;
 use super::metrics::Metrics;
 use super::optimizer::Optimizer;
 use super::options::TrainArgs;
 use super::plan::Plan;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
 use super::trainer::Trainer;
-use crate::device::Place;
-use crate::model::Weights;
+use crate::device::Runtime;
+use crate::network::Weights;
 
 impl Trainer {
     /// Reads the weights and the state, takes the run folder, and starts the loader.
@@ -33,7 +32,7 @@ impl Trainer {
     pub(super) fn start(
         args: TrainArgs,
         plan: Plan,
-        place: Place,
+        runtime: Runtime,
         ceiling: Option<Ceiling>,
     ) -> Result<Trainer> {
         let weights = match (&plan.resumed, &args.init) {
@@ -41,13 +40,13 @@ impl Trainer {
             (None, Some(path)) => read_weights(&plan.model, path)?,
             (None, None) => Weights::init(&plan.model, args.seed.seed, tch::Device::Cpu),
         }
-        .to_device(place.device);
+        .to_device(runtime.device);
         let names: Vec<String> = plan.decays.iter().map(|(name, _)| name.clone()).collect();
         let decays: Vec<EmaDecay> = plan.decays.iter().map(|&(_, d)| d).collect();
-        let by_hand = learner::by_hand(&plan.model).list();
-        let gradients = weights.require_gradients(&by_hand);
+        let (estimate, orders) = (plan.training.estimate(), plan.training.describe());
+        let (learner, gradients) = plan.training.learner(&weights, &runtime)?;
         let mut optimizer =
-            Optimizer::new(plan.optimizer, &weights, gradients, &decays, place.threads);
+            Optimizer::new(plan.optimizer, &weights, gradients, &decays, runtime.threads);
         let dataset = plan.sequences.datasets().next();
         let tokenizer_hash = dataset.and_then(|d| d.manifest().tokenizer_hash()).map(String::from);
         let tokenizer_file = dataset.map(|d| d.path().join("tokenizer.json"));
@@ -107,8 +106,8 @@ impl Trainer {
         record["model"] = plan.model.to_json();
         record["parameters"] = json!(plan.model.parameter_count());
         record["objective"] = json!(plan.objective);
-        record["estimate"] = json!(plan.estimate);
-        record["orders"] = plan.order_facts;
+        record["estimate"] = json!(estimate);
+        record["orders"] = orders;
         record["step"] = json!(state.step);
         record["peak"] = json!(ceiling);
         metrics.write(&record)?;
@@ -123,17 +122,11 @@ impl Trainer {
         Ok(Trainer {
             before: (state.step, state.tokens),
             ceiling,
-            flops_per_token: flops::per_token(&plan.model),
+            flops_per_token: plan.model.flops_per_token(),
             clock: Clock::start(),
             objective: plan.objective,
-            estimate: plan.estimate,
-            learner: learner::learner(
-                &plan.model,
-                plan.objective,
-                &weights,
-                &place,
-                args.seed.seed,
-            )?,
+            estimate,
+            learner,
             config: plan.model,
             weights,
             optimizer,
@@ -147,7 +140,7 @@ impl Trainer {
             vocab_used,
             state,
             saved,
-            place,
+            runtime,
             args,
         })
     }

@@ -1,9 +1,9 @@
 //! What the tests of gradients share.
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use tch::{Device, Kind, Tensor};
 
-use crate::model::Weights;
+use crate::network::Weights;
 
 /// Weights among which none is zero: initial gates and biases would hide what they multiply.
 pub fn weights(config: &ModelConfig, kind: Kind) -> Weights {

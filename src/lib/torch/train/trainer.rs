@@ -5,27 +5,27 @@ use std::io::Write;
 use std::time::Instant;
 
 use ao_core::cli::{self, Progress, signals};
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::{Kind, Metadata};
 use ao_core::format::jsonl;
-use ao_core::objective::Objective;
+use ao_core::process::Objective;
 use ao_core::score;
 use ao_core::{Error, Result};
 
-use super::clock::{Clock, Phase};
+use crate::clock::{Clock, Phase};
 use super::data::{Loader, StepData};
 use super::estimate::Estimate;
 use super::evaluate::Validation;
 use super::flops::{Ceiling, PeakTflops};
-use super::learner::{Learner, Micro};
 use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
 use super::optimizer::Optimizer;
 use super::options::TrainArgs;
 use super::plan::Plan;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
-use crate::device::Place;
-use crate::model::Weights;
+use crate::device::Runtime;
+use crate::family::{Learner, Micro, Model};
+use crate::network::Weights;
 
 /// Trains as `args` says, or with `--dry-run` says what that would be.
 ///
@@ -33,8 +33,8 @@ use crate::model::Weights;
 /// Wrong or unusable options and inputs, before anything is written; a full disk; a loss or a
 /// gradient that is not finite; a signal, after saving.
 pub fn run(args: TrainArgs) -> Result<()> {
-    let place = Place::start(&args.compute)?;
-    let plan = Plan::new(&args, &place)?;
+    let runtime = Runtime::start(&args.compute)?;
+    let plan = Plan::new(&args, &runtime)?;
     let estimate = Estimate::of(&args, &plan);
     let say = |line: &str| {
         if !args.quiet.quiet {
@@ -43,7 +43,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
     };
     estimate.lines(&args, &plan).iter().for_each(|line| say(line));
     let peak = args.save.peak_tflops.or(args.dry_run.then_some(PeakTflops::Measure));
-    let ceiling = peak.map(|peak| Ceiling::of(peak, &place));
+    let ceiling = peak.map(|peak| Ceiling::of(peak, &runtime));
     if let Some(ceiling) = &ceiling {
         say(&format!(
             "matrix products in {}: {}; a step takes at least {:.3} s, the run {:.0} s",
@@ -58,13 +58,13 @@ pub fn run(args: TrainArgs) -> Result<()> {
         return std::io::stdout().write_all(&line).map_err(|e| Error::write("stdout", e));
     }
     signals::finish_on_signal();
-    Trainer::start(args, plan, place, ceiling)?.train()
+    Trainer::start(args, plan, runtime, ceiling)?.train()
 }
 
 /// A run under way.
 pub(super) struct Trainer {
     pub(super) args: TrainArgs,
-    pub(super) place: Place,
+    pub(super) runtime: Runtime,
     pub(super) config: ModelConfig,
     pub(super) objective: Objective,
     pub(super) estimate: score::Estimate,
@@ -99,18 +99,21 @@ impl Trainer {
             }
             let started = Instant::now();
             self.clock.skip(); // records and words
-            let data = match self.loader.next() {
-                Ok(data) => data,
+            let step = self.loader.next().and_then(|data| {
+                self.clock.lap(Phase::Data);
+                self.step(data)
+            });
+            let mut record = match step {
+                Ok(record) => record,
                 // What was trained on before the data failed is not lost.
-                Err(error) => {
+                Err(error @ (Error::Input { .. } | Error::Usage(_))) => {
                     if self.state.step > self.before.0 {
                         self.save()?;
                     }
                     return Err(error);
                 }
+                Err(error) => return Err(error),
             };
-            self.clock.lap(Phase::Data);
-            let mut record = self.step(data)?;
             self.state.seconds += started.elapsed().as_secs_f64();
             let step = self.state.step;
             let ends = signals::interrupted().is_err() || self.reason_to_stop().is_some();
@@ -209,21 +212,25 @@ impl Trainer {
 
     /// One optimizer step. The loss is that of the weights before it.
     fn step(&mut self, data: StepData) -> Result<StepRecord> {
-        let scale = 1.0 / data.counted.max(1) as f64;
+        let given = usize::from(!self.config.predicts_first());
+        let lengths = data.micro.iter().flatten().map(Vec::len);
+        let counted: usize = lengths.map(|length| length.saturating_sub(given)).sum();
+        let scale = 1.0 / counted.max(1) as f64;
         let dropout = self.config.dropout();
         let first = self.state.sequences;
-        let count = data.micro.iter().map(|batch| batch.sequences as u64).sum();
+        let count = data.micro.iter().map(|texts| texts.len() as u64).sum();
         let mut sum = 0.0;
-        for (i, batch) in data.micro.iter().enumerate() {
+        let mut taken = first;
+        for (i, texts) in data.micro.iter().enumerate() {
             if dropout > 0.0 {
                 tch::manual_seed(dropout_seed(self.args.seed.seed, self.state.step, i as u64));
             }
-            let index = self.state.sequences;
-            let micro = Micro { batch, index, first, count, scale, dropout };
+            let micro = Micro { texts, index: taken, first, count, scale, dropout };
             let gradients = self.optimizer.gradients();
             sum += self.learner.accumulate(micro, gradients, &mut self.clock)?;
-            self.state.sequences += batch.sequences as u64;
+            taken += texts.len() as u64;
         }
+        self.state.sequences = taken;
         let loss = sum * scale;
         let lr = self.schedule.at(self.state.step);
         let norm = self.optimizer.gradient_norm();
@@ -242,7 +249,7 @@ impl Trainer {
         }
         self.state.step = number;
         self.state.updates = self.optimizer.count;
-        self.state.tokens += data.counted as u64;
+        self.state.tokens += counted as u64;
         self.clock.lap(Phase::Optimizer);
         Ok(StepRecord {
             r#type: "step",
@@ -282,14 +289,15 @@ impl Trainer {
             kinds.push((format!("ema:{name}"), &average.weights));
         }
         for (name, weights) in kinds {
-            let record =
-                validation.run(&self.config, self.objective, weights, &self.place, step, &name)?;
-            progress.say(&format!(
-                "step {step}, {name}: {} {:.4} nats a token",
-                record.what(),
-                record.nll_nats_per_token
-            ));
-            self.metrics.evaluation(&record)?;
+            let model = Model { config: &self.config, weights, runtime: &self.runtime };
+            for record in validation.run(model, self.objective, step, &name)? {
+                progress.say(&format!(
+                    "step {step}, {name}: {} {:.4} nats a token",
+                    record.what(),
+                    record.nll_nats_per_token
+                ));
+                self.metrics.evaluation(&record)?;
+            }
         }
         self.clock.lap(Phase::Evaluate);
         Ok(())

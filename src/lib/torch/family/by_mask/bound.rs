@@ -1,0 +1,97 @@
+//! Bounds on −log p by random masks (papers 0.3, 4b, 5b, 6b; [`ao_core::process::masking`] has the
+//! draws). A bound is the mean over draws of weight · Σ over the masked positions of a loss. λ- and
+//! k-form have the same expectation, which is that of the chain over random orders too. The forms
+//! over the time follow their published code, which leaves out a sliver of the integral at either
+//! end.
+
+use ao_core::process::{Draw, Masking, Objective};
+use ao_core::rng::{Domain, Stream};
+use serde_json::{Value, json};
+
+use super::questions::{Asker, Question};
+use crate::network::{Network, masks};
+
+/// The bound of a network in one form.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    /// How texts are masked.
+    pub masking: Masking,
+}
+
+impl Bound {
+    /// The form that `objective` names, or else the family's own: that of least noise.
+    ///
+    /// `None` where the family's output does not allow it.
+    pub fn of(network: &dyn Network, objective: Option<Objective>) -> Option<Bound> {
+        let capabilities = network.base().config.capabilities();
+        let takes = capabilities.objectives;
+        let least = if takes.contains(&Objective::KDce) { Objective::KDce } else { takes[0] };
+        let chosen = objective.unwrap_or(least);
+        let masking = Masking::of(chosen, &capabilities.masks?)?;
+        takes.contains(&chosen).then_some(Bound { masking })
+    }
+
+    /// The name in records: that of the objective.
+    pub fn name(&self) -> &'static str {
+        self.masking.objective.name()
+    }
+
+    /// What stands for the orders in records: the seed of the draws, or the file that gives them.
+    pub fn describe(&self, seed: u64, given: Option<&str>) -> Value {
+        match given {
+            Some(file) => json!({ "draws": self.name(), "masks": file }),
+            None => json!({ "draws": self.name(), "seed": seed }),
+        }
+    }
+
+    /// The value of each draw for its text, nats a sequence.
+    pub fn values(&self, asker: &mut Asker, texts: &[&[u32]], draws: &[Draw]) -> Vec<f64> {
+        let masks = masks(asker.network);
+        let questions: Vec<Question> = texts
+            .iter()
+            .zip(draws)
+            .map(|(tokens, draw)| {
+                let sigma = masks.sigma_at(draw.time);
+                Question::new(asker.network, tokens, &draw.masked, &draw.masked, sigma)
+            })
+            .collect();
+        // Of scores σ̄'(t)·a is the weight 1/t, and entropies are in units of a.
+        let losses = asker.losses(&questions);
+        draws.iter().zip(losses).map(|(d, l)| d.weight * l.iter().sum::<f64>()).collect()
+    }
+}
+
+/// The draws of a run: where the level of each lies, and the streams of their masks.
+#[derive(Debug, Clone, Copy)]
+pub struct Strata {
+    seed: u64,
+    /// Draws of a sequence.
+    per_sequence: u64,
+    offset: u64,
+}
+
+impl Strata {
+    /// `per_sequence` draws K for each sequence.
+    pub fn new(seed: u64, per_sequence: u64) -> Strata {
+        let offset = Stream::new(seed, Domain::Masking, u64::MAX).next_u64();
+        Strata { seed, per_sequence: per_sequence.max(1), offset }
+    }
+
+    /// Draw number `row` = s·K + j, the j-th of sequence s: its share in [0, 1), and the stream of
+    /// its masks, which has that number.
+    ///
+    /// The share is the fractional part of x + s/φ + j·√2 (φ the golden ratio, x uniform by the
+    /// seed): uniform for each draw, and evenly spread over the draws of a sequence, however many
+    /// of them are taken, and over any run of sequences.
+    pub fn of(&self, row: u64) -> (f64, Stream) {
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 / φ
+        const ROOT: u64 = 0x6a09_e667_f3bc_c909; // 2^64 · (√2 − 1)
+        let (sequence, draw) = (row / self.per_sequence, row % self.per_sequence);
+        let share = self
+            .offset
+            .wrapping_add(sequence.wrapping_mul(GOLDEN))
+            .wrapping_add(draw.wrapping_mul(ROOT));
+        let share = (share >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
+        (share, Stream::new(self.seed, Domain::Masking, row))
+    }
+}

@@ -1,0 +1,117 @@
+//! The records of `ao-sample`.
+
+use ao_core::tokens::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::decode::distribution::DRAW;
+use crate::decode::{Sample, Tally};
+use crate::family::Sampler;
+
+/// What every sample's record says.
+pub(super) struct Facts<'a> {
+    pub tokenizer: Option<&'a Tokenizer>,
+    /// Whether a text ends before its first end-of-document token.
+    pub stop_at_eos: bool,
+    pub temperature: f64,
+    pub top_p: f64,
+    pub seed: u64,
+    pub ckpt: String,
+    /// Whether drafts are counted.
+    pub drafts: bool,
+}
+
+/// Writes `sample` records and adds them up.
+pub(super) struct Writer<'a> {
+    pub facts: Facts<'a>,
+    /// Samples so far.
+    pub samples: u64,
+    /// Drawn tokens so far.
+    pub tokens: u64,
+    /// Passes that each sample took part in, in sum.
+    pub steps: u64,
+}
+
+impl Writer<'_> {
+    /// The record of sample `id`.
+    pub fn sample(&mut self, id: u64, sample: &Sample, sampler: &dyn Sampler) -> Value {
+        let facts = &self.facts;
+        let drawn = sample.nll.len();
+        self.samples += 1;
+        self.tokens += drawn as u64;
+        self.steps += sample.steps as u64;
+        let mut record = json!({
+            "type": "sample",
+            "id": id,
+            "tokens": sample.tokens,
+            "text": facts.tokenizer.map(|t| self.text(t, &sample.tokens)),
+            "order": sample.order,
+            "steps": sample.steps,
+            "distribution": sampler.distribution(drawn, sample.steps),
+            "temperature": facts.temperature,
+            "top_p": facts.top_p,
+            "seed": facts.seed,
+            "draw": DRAW,
+            "logprob_nats": -sample.nll.iter().sum::<f64>(),
+            "ckpt": facts.ckpt,
+        });
+        let Some(order) = &sample.order else {
+            record.as_object_mut().map(|object| object.shift_remove("order"));
+            return record;
+        };
+        if !sample.candidates.is_empty() {
+            let positions = &order[order.len() - drawn..];
+            record["candidates"] =
+                positions.iter().zip(&sample.candidates).map(|(p, c)| self.gap(*p, c)).collect();
+        }
+        if let Some(name) = sampler.name() {
+            record["sampler"] = name.into();
+            record["network_calls"] = sample.network_calls.into();
+            if name == "first-hitting" {
+                record["times"] = sample.times.clone().into();
+            }
+        }
+        record
+    }
+
+    /// The likeliest tokens of one position.
+    fn gap(&self, position: u32, candidates: &[(u32, f64)]) -> Value {
+        let (ids, logprobs): (Vec<u32>, Vec<f64>) = candidates.iter().copied().unzip();
+        let texts = self
+            .facts
+            .tokenizer
+            .map(|t| -> Vec<String> { ids.iter().map(|&id| t.decode_lossy(&[id])).collect() });
+        json!({ "position": position, "tokens": ids, "texts": texts, "logprob_nats": logprobs })
+    }
+
+    fn text(&self, tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+        let eos = tokenizer.eos_id().filter(|_| self.facts.stop_at_eos);
+        let end = tokens.iter().position(|&t| Some(t) == eos).unwrap_or(tokens.len());
+        tokenizer.decode_lossy(&tokens[..end])
+    }
+
+    /// The closing record.
+    pub fn summary(&self, seconds: f64, tally: Tally) -> Value {
+        let mut record = json!({
+            "type": "summary",
+            "samples": self.samples,
+            "token_count": self.tokens,
+            "seconds": seconds,
+            "tokens_per_second": self.tokens as f64 / seconds.max(1e-9),
+            "rows_forwarded": tally.rows_forwarded,
+            "rows_through_head": tally.rows_through_head,
+            "passes": tally.passes,
+            "network_calls": tally.network_calls,
+            "tokens_per_step": self.tokens as f64 / (self.steps as f64).max(1.0),
+            "trunk_seconds": tally.trunk.as_secs_f64(),
+            "head_seconds": tally.head.as_secs_f64(),
+            "sampling_seconds": tally.sampling.as_secs_f64(),
+        });
+        if self.facts.drafts {
+            record["drafted_tokens"] = tally.drafted.into();
+            record["accepted_tokens"] = tally.accepted.into();
+            record["acceptance_rate"] =
+                (tally.accepted as f64 / (tally.drafted as f64).max(1.0)).into();
+        }
+        record
+    }
+}
