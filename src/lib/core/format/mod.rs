@@ -18,6 +18,7 @@ pub mod events;
 pub mod jsonl;
 pub mod manifest;
 pub mod npy;
+pub mod run_folder;
 pub mod shard;
 
 /// Maps a file into memory for reading. An empty file gives an empty slice.

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::device::Runtime;
+use crate::device::{Runtime, memory_bytes};
 use crate::kernels::matmul;
 
 /// The libtorch that these bindings are made for, and link to no other.
@@ -17,12 +17,10 @@ pub(super) fn describe(runtime: &Runtime) -> Value {
         let line = text.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let kib = of("/proc/meminfo", "MemTotal");
-    let kib = kib.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
     json!({
         "cpu": of("/proc/cpuinfo", "model name"),
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory_bytes": kib.map(|n| n * 1024),
+        "memory_bytes": memory_bytes(),
         "device": runtime.device_name(),
         "threads": runtime.threads,
         "avx512": matmul::available(),

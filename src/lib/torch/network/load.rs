@@ -6,6 +6,7 @@ use ao_core::cli::Input;
 use ao_core::family::ModelConfig;
 use ao_core::error::IoContext;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
+use ao_core::format::run_folder::latest_step;
 use ao_core::import::{self, Source, WeightsKind};
 use ao_core::{Error, Result};
 use serde::Serialize;
@@ -181,23 +182,18 @@ fn resolve(ckpt: &Path, choice: Option<&WeightsChoice>) -> Result<PathBuf> {
         }
         return Ok(ckpt.to_owned());
     }
-    let pointer = ckpt.join("latest");
-    let folder = if pointer.is_file() {
-        let name = std::fs::read_to_string(&pointer).reading(&pointer)?;
-        let folder = ckpt.join("checkpoints").join(name.trim());
-        if !folder.is_dir() {
-            return Err(Error::input_at(
-                &pointer,
-                format!("names '{}', which is not in checkpoints/", name.trim()),
-            ));
-        }
-        folder
+    let folder = if ckpt.join("checkpoints").is_dir() {
+        let latest = latest_step(ckpt)?.ok_or_else(|| {
+            Error::input_at(ckpt, "has no whole checkpoint: none was saved in it yet")
+        })?;
+        latest.note.iter().for_each(|note| eprintln!("warning: {note}"));
+        latest.path
     } else if ckpt.join("model.st").is_file() {
         ckpt.to_owned()
     } else {
         return Err(Error::input_at(
             ckpt,
-            "has neither 'latest' nor 'model.st': no checkpoint was saved in it yet",
+            "has neither 'checkpoints' nor 'model.st': no checkpoint was saved in it yet",
         ));
     };
     let averages = averages_of(&folder)?;

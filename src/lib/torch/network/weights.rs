@@ -206,6 +206,16 @@ impl Weights {
         self.decayed
     }
 
+    /// The first parameter that holds a value that is not finite, where one does.
+    pub fn first_nonfinite(&self) -> Option<&str> {
+        let finite = |t: &Tensor| t.isfinite().all().int64_value(&[]) != 0;
+        if tch::no_grad(|| finite(&self.flat)) {
+            return None;
+        }
+        let at = self.views.iter().position(|view| !tch::no_grad(|| finite(view)));
+        at.map(|i| self.table[i].name.as_str())
+    }
+
     /// A buffer of the same layout with its own storage: zeros, or a copy.
     pub fn like(&self, copy: bool) -> Weights {
         let flat = tch::no_grad(|| if copy { self.flat.copy() } else { self.flat.zeros_like() });

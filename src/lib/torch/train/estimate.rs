@@ -1,6 +1,6 @@
 //! What a run is and what it will take, said before it begins.
 
-use ao_core::cli;
+use ao_core::{Error, Result, cli};
 use serde_json::{Value, json};
 
 use super::flops::Ceiling;
@@ -134,9 +134,28 @@ impl Estimate {
                 self.memory_line()
             ),
         ];
+        let s = &plan.schedule;
+        if s.warmup > size.steps || (s.warmup > s.decay_steps && s.decay_steps > 0) {
+            lines.push(format!(
+                "warning: --warmup {} is longer than {}: the learning rate never reaches --lr {}",
+                s.warmup,
+                if s.warmup > size.steps {
+                    format!("the {} steps", size.steps)
+                } else {
+                    format!("the decay to step {}", s.decay_steps)
+                },
+                s.lr as f32
+            ));
+        }
         match (&plan.resumed, &args.init) {
             (Some((_, folder, state)), _) => {
                 lines.push(format!("goes on from step {}: {}", state.step, folder.display()));
+                let decay = plan.schedule.decay_steps;
+                if o.decay_steps.is_none() && decay != size.steps {
+                    lines.push(format!(
+                        "the learning rate keeps its decay to step {decay}; --decay-steps changes it"
+                    ));
+                }
                 if plan.training.is_piped() {
                     lines.push(format!(
                         "orders: pipe the same rows again from their start; {} are passed over",
@@ -148,6 +167,23 @@ impl Estimate {
             (None, None) => {}
         }
         lines
+    }
+
+    /// Refuses what this machine cannot hold: the system would end the run without a word.
+    ///
+    /// # Errors
+    /// With both figures and the flag to lower.
+    pub fn check_memory(&self, args: &TrainArgs, memory_bytes: u64) -> Result<()> {
+        if self.total() <= memory_bytes {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "--batch-size {}: a step takes about {} MiB and this machine has {}; lower it, and give \
+             --accumulate for as many tokens a step",
+            args.size.batch_size,
+            mib(self.total()),
+            mib(memory_bytes)
+        )))
     }
 
     fn memory_line(&self) -> String {

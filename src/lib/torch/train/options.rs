@@ -142,9 +142,24 @@ pub struct OptimizerArgs {
     /// Do not warm the decays up as min(β, (1+k)/(10+k))
     #[arg(long)]
     pub no_ema_warmup: bool,
+    /// What the loss is divided by, before clipping and AdamW's ε: the scored tokens of the step, or
+    /// its sequences (SEDD and RADD add the loss up over a sequence)
+    #[arg(long, value_enum, value_name = "token|sequence", default_value_t)]
+    pub loss_per: LossPer,
     /// Leave out up to N updates in a row whose loss or gradient is not finite
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip_nonfinite: u64,
+}
+
+/// What a step's loss is divided by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LossPer {
+    /// The scored tokens.
+    #[default]
+    Token,
+    /// The sequences.
+    Sequence,
 }
 
 /// Validation.

@@ -95,6 +95,9 @@ impl Plan {
         if let Some((_, _, state)) = &resumed {
             sequences.skip(state.sequences);
         }
+        if let Some((_, step, state)) = &resumed {
+            check_resumed(args, step, state, &sequences)?;
+        }
         let tokenizer = sequences.datasets().next().and_then(|d| d.manifest().tokenizer_hash());
         let validation = match &args.eval.val_shards {
             Some(path) => Some(Validation::open(path, args, &model, tokenizer, training.as_ref())?),
@@ -116,7 +119,7 @@ impl Plan {
             EventWriter::refuse_used(folder, args.force)?;
         }
         Ok(Plan {
-            schedule: schedule(args)?,
+            schedule: schedule(args, resumed.as_ref().map(|(_, _, state)| state))?,
             optimizer: optimizer(args)?,
             decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
             folder: args.out.clone(),
@@ -139,14 +142,47 @@ fn config_in(path: &Path) -> Result<ModelConfig> {
     ModelConfig::from_json(&value).map_err(|e| Error::input_at(path, format!("its config: {e}")))
 }
 
-fn schedule(args: &TrainArgs) -> Result<Schedule> {
+/// Refuses data and averages that contradict the run that goes on.
+fn check_resumed(
+    args: &TrainArgs,
+    step: &Path,
+    state: &TrainerState,
+    sequences: &Sequences,
+) -> Result<()> {
+    let path = step.join("model.st");
+    let of_run = CheckpointFile::open(&path)?.ao_metadata()?.and_then(|m| m.tokenizer);
+    let of_shards = sequences.datasets().next().and_then(|d| d.manifest().tokenizer_hash());
+    if of_run.as_deref() != of_shards {
+        let word = |hash: Option<&str>| hash.unwrap_or("none").to_owned();
+        return Err(Error::usage(format!(
+            "--shards: their tokenizer is {}, that of the run {}; resume with shards of the same \
+             tokenizer, or start a new run with --init",
+            word(of_shards),
+            word(of_run.as_deref())
+        )));
+    }
+    let wanted: Vec<String> =
+        decays(&args.optimizer.ema, true)?.into_iter().map(|(name, _)| name).collect();
+    match wanted.iter().find(|name| !state.ema.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::usage(format!(
+            "--ema {name}: the run keeps {}; a resumed run cannot begin another average",
+            if state.ema.is_empty() { "none".to_owned() } else { state.ema.join(", ") }
+        ))),
+    }
+}
+
+/// The learning rate. A resumed run keeps the step at which its cosine ends unless another is
+/// named: a longer one would raise the rate.
+fn schedule(args: &TrainArgs, resumed: Option<&TrainerState>) -> Result<Schedule> {
     let o = &args.optimizer;
     let lr = at_least_zero("--lr", o.lr)?;
+    let kept = resumed.and_then(|state| state.decay_steps);
     Ok(Schedule {
         lr,
         min_lr: at_least_zero("--min-lr", o.min_lr.unwrap_or(lr / 10.0))?,
         warmup: o.warmup,
-        decay_steps: o.decay_steps.unwrap_or(args.size.steps),
+        decay_steps: o.decay_steps.or(kept).unwrap_or(args.size.steps),
     })
 }
 

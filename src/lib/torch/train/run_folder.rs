@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ao_core::error::IoContext;
 use ao_core::format::atomic::{AtomicFile, AtomicFolder, is_temporary_name};
+use ao_core::format::run_folder::latest_step;
 use ao_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,9 @@ pub struct TrainerState {
     pub skipped_in_a_row: u64,
     /// Decays of the averages, as their files are named.
     pub ema: Vec<String>,
+    /// Step at which the learning rate's cosine ends; a longer run keeps it.
+    #[serde(default)]
+    pub decay_steps: Option<u64>,
 }
 
 /// A run folder that this process owns.
@@ -88,17 +92,18 @@ impl RunFolder {
         }
         let folder = RunFolder { path: path.into(), _lock: lock(path)? };
         folder.clear_temporaries();
-        let pointer = path.join("latest");
-        let name = match fs::read_to_string(&pointer) {
-            Ok(name) => name.trim().to_owned(),
-            Err(_) => {
+        let step = match latest_step(path)? {
+            Some(latest) => {
+                latest.note.iter().for_each(|note| eprintln!("ao-train: {note}"));
+                latest.path
+            }
+            None => {
                 return Err(Error::input_at(
                     path,
                     "was stopped before its first checkpoint; start it again with --out and --force",
                 ));
             }
         };
-        let step = folder.checkpoints().join(&name);
         let file = step.join("trainer.json");
         let bytes = fs::read(&file).reading(&file)?;
         let state: TrainerState = serde_json::from_slice(&bytes)

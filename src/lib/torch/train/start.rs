@@ -54,7 +54,8 @@ impl Trainer {
 
         let mut saved = None;
         let (folder, state) = match plan.resumed {
-            Some((folder, step, state)) => {
+            Some((folder, step, mut state)) => {
+                state.decay_steps = Some(plan.schedule.decay_steps);
                 optimizer.read(&step.join("optimizer.st"), state.updates)?;
                 for (average, name) in optimizer.averages.iter().zip(&names) {
                     let path = step.join(format!("ema-{name}.st"));
@@ -76,6 +77,7 @@ impl Trainer {
                     seconds: 0.0,
                     skipped_in_a_row: 0,
                     ema: names.clone(),
+                    decay_steps: Some(plan.schedule.decay_steps),
                 };
                 if let Some(source) = tokenizer_file.filter(|f| f.is_file()) {
                     let bytes = std::fs::read(&source).reading(&source)?;

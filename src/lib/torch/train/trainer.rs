@@ -19,11 +19,11 @@ use super::evaluate::Validation;
 use super::flops::{Ceiling, PeakTflops};
 use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
 use super::optimizer::Optimizer;
-use super::options::TrainArgs;
+use super::options::{LossPer, TrainArgs};
 use super::plan::Plan;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
-use crate::device::Runtime;
+use crate::device::{self, Runtime};
 use crate::family::{Learner, Micro, Model};
 use crate::network::Weights;
 
@@ -56,6 +56,9 @@ pub fn run(args: TrainArgs) -> Result<()> {
     if let (true, Some(ceiling)) = (args.dry_run, &ceiling) {
         let line = jsonl::line(&estimate.record(&args, &plan, ceiling))?;
         return std::io::stdout().write_all(&line).map_err(|e| Error::write("stdout", e));
+    }
+    if let Some(memory) = device::memory_bytes().filter(|_| !runtime.device.is_cuda()) {
+        estimate.check_memory(&args, memory)?;
     }
     signals::finish_on_signal();
     Trainer::start(args, plan, runtime, ceiling)?.train()
@@ -215,10 +218,14 @@ impl Trainer {
         let given = usize::from(!self.config.predicts_first());
         let lengths = data.micro.iter().flatten().map(Vec::len);
         let counted: usize = lengths.map(|length| length.saturating_sub(given)).sum();
-        let scale = 1.0 / counted.max(1) as f64;
+        let of_tokens = 1.0 / counted.max(1) as f64;
         let dropout = self.config.dropout();
         let first = self.state.sequences;
-        let count = data.micro.iter().map(|texts| texts.len() as u64).sum();
+        let count: u64 = data.micro.iter().map(|texts| texts.len() as u64).sum();
+        let scale = match self.args.optimizer.loss_per {
+            LossPer::Token => of_tokens,
+            LossPer::Sequence => 1.0 / count.max(1) as f64,
+        };
         let mut sum = 0.0;
         let mut taken = first;
         for (i, texts) in data.micro.iter().enumerate() {
@@ -231,7 +238,7 @@ impl Trainer {
             taken += texts.len() as u64;
         }
         self.state.sequences = taken;
-        let loss = sum * scale;
+        let loss = sum * of_tokens;
         let lr = self.schedule.at(self.state.step);
         let norm = self.optimizer.gradient_norm();
         let number = self.state.step + 1;
@@ -242,7 +249,11 @@ impl Trainer {
         } else {
             self.state.skipped_in_a_row += 1;
             if self.state.skipped_in_a_row > self.args.optimizer.skip_nonfinite {
-                return Err(self.nonfinite(number, loss, norm));
+                let error = self.nonfinite(number, loss, norm);
+                let note = Some("not finite: the run stops here".to_owned());
+                let tokens = self.state.tokens + counted as u64;
+                self.metrics.step(&self.record(number, loss, lr, norm, tokens, note))?;
+                return Err(error);
             }
             self.optimizer.clear_gradients();
             note = Some("not finite: this update was left out".to_owned());
@@ -251,21 +262,34 @@ impl Trainer {
         self.state.updates = self.optimizer.count;
         self.state.tokens += counted as u64;
         self.clock.lap(Phase::Optimizer);
-        Ok(StepRecord {
+        Ok(self.record(number, loss, lr, norm, self.state.tokens, note))
+    }
+
+    /// A step's record, whose times are still to be filled in.
+    fn record(
+        &self,
+        step: u64,
+        loss_nats: f64,
+        lr: f64,
+        grad_norm: f64,
+        tokens: u64,
+        note: Option<String>,
+    ) -> StepRecord {
+        StepRecord {
             r#type: "step",
-            step: number,
+            step,
             objective: self.objective,
             estimate: self.estimate,
-            loss_nats: loss,
+            loss_nats,
             lr,
-            grad_norm: norm,
-            tokens: self.state.tokens,
-            seconds: 0.0,
+            grad_norm,
+            tokens,
+            seconds: self.state.seconds,
             tokens_per_second: 0.0,
-            flops: self.state.tokens as f64 * self.flops_per_token,
+            flops: tokens as f64 * self.flops_per_token,
             mfu: None,
             note,
-        })
+        }
     }
 
     fn nonfinite(&self, step: u64, loss: f64, norm: f64) -> Error {
@@ -306,6 +330,14 @@ impl Trainer {
     fn save(&mut self) -> Result<()> {
         if self.saved == Some(self.state.step) {
             return Ok(());
+        }
+        // Such weights would be refused by whatever reads them next; the checkpoint before stays.
+        if let Some(name) = self.weights.first_nonfinite() {
+            return Err(Error::NonFinite(format!(
+                "step {}: tensor '{name}' has values that are not finite, so the step is not saved; \
+                 go on from the checkpoint before with a lower --lr",
+                self.state.step
+            )));
         }
         let metadata = |kind: Kind, decay: Option<f64>| -> BTreeMap<String, String> {
             Metadata {
