@@ -6,16 +6,16 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
 //! | [`score`] | records of scores; comparing, joining and resuming evaluations |
-//! | [`import`] | published checkpoints, read and turned into this toolkit's |
-//! | [`ema`] | averages of weights, during training and over checkpoints |
+//! | [`import`] | published checkpoints, read and turned into this toolkit's; what `ao-import` does |
+//! | [`ema`] | averages of weights, during training and over checkpoints; what `ao-ema` does |
 //! | [`objective`] | training objectives, and which family takes which |
 //! | [`masking`] | masks of masked diffusion: noise levels, draws, weights |
 //! | [`config`] | model configurations and the table of parameters that each one implies |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
+//! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`mod@format`] | every byte that is written: shards, orders, checkpoints, records |
 //! | [`rng`] | the frozen counter-based generator behind every draw |
 //! | [`stats`] | means over tokens with standard errors over sequences |

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{Input, Progress};
+use ao_core::cli::{Input, Progress, peak_memory_bytes};
 use ao_core::score::{Estimate, Judge, Protocol, Sample, Samples, Variety};
 use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result};
@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use super::args::ScoreArgs;
 use super::judgement::{Judged, Reference};
 use super::output::Out;
-use super::scorer::peak_memory_bytes;
 use crate::device::Place;
 use crate::model::Loaded;
 

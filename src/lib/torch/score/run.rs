@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::Input;
+use ao_core::cli::{Input, peak_memory_bytes};
 use ao_core::config::Family;
 use ao_core::orders::OrderSource;
 use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
@@ -20,7 +20,6 @@ use super::orders::Orders;
 use super::output::{Emitter, Out};
 use super::pending::{Open, order_noise};
 use super::reference;
-use super::scorer::peak_memory_bytes;
 use super::set::{Cloze, Item, Set, Work};
 use crate::device::Place;
 use crate::model::Loaded;

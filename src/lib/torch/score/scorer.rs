@@ -87,10 +87,3 @@ fn leave_out(work: &Work, targets: &mut [i64]) {
         }
     }
 }
-
-/// The most memory that the process has held, where the system tells it.
-pub fn peak_memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
