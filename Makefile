@@ -2,6 +2,7 @@
 #
 #   make pipelines/lm1b-small     the whole chain on real text
 #   make test                     every test
+#   make install PREFIX=/usr/local
 #
 # DEVICE=cpu|cuda   which libtorch to fetch and where to compute (default: cuda when nvidia-smi answers)
 # LIBTORCH=FOLDER   a libtorch 2.11.0 of your own instead of the fetched one
@@ -38,6 +39,8 @@ help:
 	@echo 'make test                   every test'
 	@echo 'make bench                  speed of the stages on this machine'
 	@echo 'make build                  the programs, into $(BIN)/'
+	@echo 'make install PREFIX=FOLDER  programs, man pages, completions, documents, licences; DESTDIR is honoured'
+	@echo 'make man, make completions  pages and shell completions alone, into $(BIN)/share/'
 	@echo 'make libtorch               fetch libtorch 2.11.0 into .libtorch/'
 	@echo 'make lint                   formatting, clippy and documentation'
 	@echo 'make clean-runs             remove what the pipelines made'
@@ -60,6 +63,35 @@ endif
 .PHONY: build
 build: toolchain libtorch
 	cargo build --release
+
+# Every program writes its own page and completions.
+PROGRAMS := ao-bench ao-ema ao-import ao-orders ao-sample ao-score ao-summary ao-tokenize ao-train
+SHARE := $(BIN)/share
+
+.PHONY: man
+man: build
+	@mkdir -p $(SHARE)/man/man1
+	@for p in $(PROGRAMS); do $(BIN)/$$p --generate man > $(SHARE)/man/man1/$$p.1 || exit 1; done
+
+.PHONY: completions
+completions: build
+	@mkdir -p $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
+	@mkdir -p $(SHARE)/fish/vendor_completions.d
+	@for p in $(PROGRAMS); do \
+		$(BIN)/$$p --generate bash > $(SHARE)/bash-completion/completions/$$p && \
+		$(BIN)/$$p --generate zsh > $(SHARE)/zsh/site-functions/_$$p && \
+		$(BIN)/$$p --generate fish > $(SHARE)/fish/vendor_completions.d/$$p.fish || exit 1; done
+
+# The tensor programs go on loading the libtorch that they were built with, where it lies now.
+PREFIX ?= /usr/local
+.PHONY: install
+install: man completions
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/ao/configs
+	install -m 755 $(PROGRAMS:%=$(BIN)/%) $(DESTDIR)$(PREFIX)/bin
+	cp -R $(SHARE)/. $(DESTDIR)$(PREFIX)/share
+	install -m 644 README.md CHANGELOG.md CITATION.cff LICENSE-MIT LICENSE-APACHE docs/*.md \
+		$(DESTDIR)$(PREFIX)/share/doc/ao
+	cp -R configs/. $(DESTDIR)$(PREFIX)/share/doc/ao/configs
 
 .PHONY: toolchain
 toolchain:

@@ -203,7 +203,8 @@ fn wrong_calls_are_one_line_and_exit_2() {
     let folder = Folder::new();
     let files = folder.three();
     for (args, want) in [
-        (&["--mean"][..], "give -o FILE"),
+        (&["--mean"][..], "not provided: --output <FILE>"),
+        (&["--mean", "-o", "-"], "-o -: a checkpoint is no stream; give a path"),
         (&["-o", "x.st"], "--decay"),
         (&["--mean", "--decay=0.9", "-o", "x.st"], "cannot be used with"),
         (&["--decay=1", "-o", "x.st"], "--decay 1: must be at least 0 and below 1"),
@@ -218,4 +219,47 @@ fn wrong_calls_are_one_line_and_exit_2() {
     }
     let text = refusal(&["--mean", "-o", "x.st"], &[folder.path("missing.st")], 2);
     assert!(text.contains("missing.st: no such file"), "{text}");
+}
+
+#[test]
+fn one_file_comes_out_bit_for_bit_in_its_own_types() {
+    let folder = Folder::new();
+    let source = folder.path("one.st");
+    write(&source, &metadata(7), DType::BF16, &[-0.0, 1.0078125, f32::MIN_POSITIVE], 3, false);
+    let want = CheckpointFile::open(&source).unwrap();
+    for rule in ["--mean", "--decay=0.9", "--coefficients=3"] {
+        let got = folder.average(&[rule], std::slice::from_ref(&source));
+        assert_eq!(got.names().collect::<Vec<_>>(), want.names().collect::<Vec<_>>());
+        for name in want.names() {
+            let (got, want) = (got.tensor(name).unwrap(), want.tensor(name).unwrap());
+            assert_eq!((got.dtype, &got.shape, got.bytes), (want.dtype, &want.shape, want.bytes));
+        }
+    }
+    let broken = folder.path("broken.st");
+    write(&broken, &metadata(7), DType::BF16, &[1.0, f32::NAN, 1.0], 3, false);
+    let out = folder.path("no.st");
+    let text = refusal(&["--mean", "-o", out.to_str().unwrap()], &[broken], 1);
+    assert!(text.contains("element 1 is NaN") && !out.exists(), "{text}");
+}
+
+#[test]
+fn factors_are_told_as_a_table() {
+    let folder = Folder::new();
+    let files = folder.three();
+    let out = folder.path("out.st");
+    let result = ema(&["--coefficients=1,1,2", "-o", out.to_str().unwrap()], &files);
+    let text = String::from_utf8(result.stderr).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["factor", "step", "weights", "file"], "{text}");
+    let names: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+    assert_eq!(lines[1], ["0.250000", "1", "raw", &names[0]], "{text}");
+    assert_eq!(lines[3], ["0.500000", "3", "raw", &names[2]], "{text}");
+}
+
+#[test]
+fn help_says_that_the_output_has_no_default() {
+    let out = ema(&["--help"], &[]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    let at = text.find("--output <FILE>").unwrap();
+    assert!(text[at..].starts_with("--output <FILE>") && !text.contains("[default: -]"), "{text}");
 }

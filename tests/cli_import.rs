@@ -200,6 +200,50 @@ fn a_nano_gpt_is_read_whatever_its_types_strides_and_prefixes() {
     assert_eq!(dtype("transformer.wte.weight"), DType::F32);
 }
 
+#[test]
+fn names_are_found_behind_the_wrappers_of_trainers() {
+    let folder = Folder::new();
+    for (front, inside) in [
+        ("_forward_module.", "."),
+        ("_forward_module._orig_mod.", "."),
+        ("module.module.", "."),
+        ("network.", "._checkpoint_wrapped_module."),
+        ("model.net.", "._orig_mod."),
+        ("_fsdp_wrapped_module.", "._fsdp_wrapped_module._checkpoint_wrapped_module."),
+    ] {
+        let mut builder = Builder::default();
+        let mut model = nano(&mut builder);
+        for (name, _) in &mut model {
+            *name = format!("{front}{}", name.replace("h.0.", &format!("h.0{inside}")));
+        }
+        model.push(("_extra_state".into(), V::None)); // no tensor, and none that is needed
+        let root = dict([("state_dict", V::Dict(model)), ("model_args", nano_args())]);
+        let source = folder.write("ckpt.pt", builder.file(&root));
+        let got = imported(&source, &[], &folder.path("out.st"));
+        let name = "transformer.h.0.attn.c_attn.weight";
+        let table = ModelConfig::from_json(&nano_config()).unwrap().parameters();
+        let place = table.iter().position(|p| p.name == name).unwrap();
+        assert_eq!(got.to_f32(name).unwrap(), numbers(place, 48), "{front} {inside}");
+    }
+}
+
+#[test]
+fn the_dictionary_of_an_averaged_model_is_an_average() {
+    let folder = Folder::new();
+    let mut builder = Builder::default();
+    let mut model = nano(&mut builder);
+    model.iter_mut().for_each(|(name, _)| name.insert_str(0, "module."));
+    let counter = builder.on("Long", 9i64.to_le_bytes().to_vec(), 1, 0, &[], &[]);
+    model.insert(0, ("n_averaged".into(), counter));
+    let root = dict([("model", V::Dict(model)), ("model_args", nano_args())]);
+    let source = folder.write("ckpt.pt", builder.file(&root));
+    let got = imported(&source, &[], &folder.path("out.st"));
+    assert_eq!(got.ao_metadata().unwrap().unwrap().kind, Kind::Ema);
+    assert_eq!(got.to_f32("transformer.wpe.weight").unwrap(), numbers(1, 16));
+    let text = refusal(&[source.to_str().unwrap(), "--weights=raw", "-o", "x.st"]);
+    assert!(text.contains("holds an average, no raw weights"), "{text}");
+}
+
 /// bf16 of a number that it holds exactly.
 fn half(x: f32) -> [u8; 2] {
     let bytes = x.to_le_bytes();
@@ -606,7 +650,8 @@ fn wrong_calls_are_one_line_and_exit_2() {
     let folder = Folder::new();
     let source = golden("gpt2-hf");
     let source = source.to_str().unwrap();
-    assert!(refusal(&[source]).contains("give -o FILE"));
+    assert!(refusal(&[source]).contains("not provided: --output <FILE>"));
+    assert!(refusal(&[source, "-o", "-"]).contains("-o -: a checkpoint is no stream"));
     assert!(refusal(&[source, "--weights=best", "-o", "x.st"]).contains("allowed are raw and ema"));
     assert!(refusal(&["-o", "x.st"]).contains("SOURCE"));
     let text = refusal(&[source, "--weights=ema", "-o", "x.st"]);

@@ -108,8 +108,13 @@ fn the_file_that_the_others_are_bent_from_is_a_good_one() {
     }
 }
 
+/// A pickled call of `code`, which is no tensor.
+fn raw(code: &[u8]) -> V {
+    V::Raw(code.into())
+}
+
 #[test]
-fn pickles_that_want_to_run_something_are_refused_by_its_name() {
+fn what_a_pickle_wants_to_run_is_passed_over_by_name_and_never_run() {
     let folder = Folder::new();
     let mark = folder.0.path().join("ran");
     let command = format!("touch {}", mark.display());
@@ -118,22 +123,89 @@ fn pickles_that_want_to_run_something_are_refused_by_its_name() {
     call.extend(command.bytes());
     call.extend(b"\x85R");
     let mut nano = Nano::new();
-    nano.more.push(("optimizer".into(), V::Raw(call)));
-    let text = folder.refusal_of(nano.file(), &[]);
-    assert!(text.contains("in.pt: at byte "), "{text}");
-    assert!(text.contains("'os.system' is not among the names that are read"), "{text}");
+    let namespace = b"cargparse\nNamespace\n)\x81}(X\x02\0\0\0lrG\x3f\xf0\0\0\0\0\0\0ub";
+    let path = b"cpathlib\nPosixPath\n(X\x01\0\0\0/X\x04\0\0\0datatR";
+    for (key, code) in [
+        ("optimizer", &call[..]),
+        ("args", namespace),
+        ("out", path),
+        ("second", path),
+        ("config", b"comegaconf.dictconfig\nDictConfig\n)\x81}X\x08\0\0\0_contentNsb"),
+        ("random", b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01tb"),
+    ] {
+        nano.more.push((key.into(), raw(code)));
+    }
+    let source = folder.write("in.pt", nano.file());
+    let (out, plain) = (folder.0.path().join("out.st"), folder.0.path().join("plain.st"));
+    let run = |source: &Path, out: &Path| {
+        let program = env!("CARGO_BIN_EXE_ao-import");
+        Command::new(program).arg(source).arg("-o").arg(out).output().unwrap()
+    };
+    let result = run(&source, &out);
+    let text = String::from_utf8(result.stderr).unwrap();
+    assert!(result.status.success(), "{text}");
+    let line = "passed over, as it is no tensor, nothing of it run: argparse.Namespace, \
+                numpy.core.multiarray._reconstruct, omegaconf.dictconfig.DictConfig, os.system, \
+                pathlib.PosixPath (2)";
+    assert!(text.lines().any(|l| l == line), "{text}");
     assert!(!mark.exists(), "it was run");
+    assert!(run(&folder.write("plain.pt", Nano::new().file()), &plain).status.success());
+    let (got, want) = (fs::read(out).unwrap(), fs::read(plain).unwrap());
+    let data = |bytes: &[u8]| {
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        bytes[8 + length..].to_vec()
+    };
+    assert_eq!(data(&got), data(&want));
+}
+
+#[test]
+fn weights_that_depend_on_an_unknown_name_are_refused_by_it() {
+    let folder = Folder::new();
+    let wpe = "transformer.wpe.weight";
     for (code, name) in [
         (&b"cbuiltins\neval\nX\x01\0\0\x001\x85R"[..], "builtins.eval"),
         (b"\x8c\x08builtins\x8c\x04exec\x93)R", "builtins.exec"),
-        (b"cnumpy.core.multiarray\n_reconstruct\n)R", "numpy.core.multiarray._reconstruct"),
         (b"c__main__\nGPTConfig\n)\x81", "__main__.GPTConfig"),
+        (
+            b"ctorch._utils\n_rebuild_tensor_v3\n(NK\0))\x89Nctorch\nfloat8_e5m2\ntR",
+            "torch.float8_e5m2",
+        ),
     ] {
         let mut nano = Nano::new();
-        nano.more.push(("config".into(), V::Raw(code.into())));
+        let at = nano.place(wpe);
+        nano.model[at].1 = raw(code);
         let text = folder.refusal_of(nano.file(), &[]);
-        assert!(text.contains(&format!("'{name}' is not among the names")), "{text}");
+        let want = format!("holds an object of '{name}' under '{wpe}', and no tensor");
+        assert!(text.contains(&want), "{text}");
+        let mut nano = Nano::new();
+        nano.more.push(("model".into(), raw(code))); // the last of two keys counts
+        let text = folder.refusal_of(nano.file(), &[]);
+        assert!(text.contains(&format!("the model is an object of '{name}'")), "{text}");
     }
+}
+
+#[test]
+fn files_without_tensors_and_what_lies_in_a_files_place_are_told() {
+    let folder = Folder::new();
+    let empty = dict([("model", dict([("epoch", V::Int(3))]))]);
+    let text = folder.refusal_of(Builder::default().file(&empty), &[]);
+    assert!(text.contains("holds no tensors, but an integer under 'epoch'"), "{text}");
+    let mut bare = 2u64.to_le_bytes().to_vec();
+    bare.extend(b"{}");
+    let text = folder.refusal_of(bare, &[]);
+    assert!(text.contains("holds no tensors; give a model's file"), "{text}");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548118077\n";
+    let text = folder.refusal_of(pointer, &[]);
+    assert!(text.contains("is a pointer of git-lfs"), "{text}");
+    for page in ["<!DOCTYPE html>\n<html>404", "<html>not found</html>", "\n <!doctype HTML>"] {
+        let text = folder.refusal_of(page, &[]);
+        assert!(text.contains("is a web page, not a file of weights"), "{text}");
+    }
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}"#;
+    let mut eight = (header.len() as u64).to_le_bytes().to_vec();
+    eight.extend(header.bytes().chain([0, 0]));
+    let text = folder.refusal_of(eight, &[]);
+    assert!(text.contains("tensor 'w': holds F8_E4M3, which is not read"), "{text}");
 }
 
 #[test]
@@ -202,7 +274,7 @@ fn archives_that_are_packed_cut_or_crossed_are_refused() {
     assert!(folder.refusal_of(legacy, &[]).contains("before PyTorch 1.6"));
     assert!(folder.refusal_of(b"\x80\x04N.", &[]).contains("bare pickle"));
     assert!(folder.refusal_of(b"", &[]).contains("0 bytes are no safetensors file"));
-    assert!(folder.refusal_of(b"<html>not found</html>", &[]).contains("not a safetensors file"));
+    assert!(folder.refusal_of(b"no safetensors at all", &[]).contains("not a safetensors file"));
     let text = folder.refusal(&folder.0.path().join("gone.pt"), &[]);
     assert!(text.contains("gone.pt: no such file"), "{text}");
 }

@@ -109,6 +109,41 @@ fn a_reader_that_leaves_ends_an_endless_stream_quietly() {
     assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// Starts an endless run that writes `out`, and waits for its temporary file.
+fn start_writing(out: &std::path::Path) -> (std::process::Child, std::path::PathBuf) {
+    let child = Command::new(env!("CARGO_BIN_EXE_ao-orders"))
+        .args(["l2r", "--block-size=2", "--count=100G", "--threads=1", "--quiet", "-o"])
+        .arg(out)
+        .spawn()
+        .unwrap();
+    let name = format!(".{}.tmp-{}", out.file_name().unwrap().to_str().unwrap(), child.id());
+    let temporary = out.with_file_name(name);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !std::fs::metadata(&temporary).is_ok_and(|m| m.len() > 0) {
+        assert!(std::time::Instant::now() < deadline, "{} never came", temporary.display());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    (child, temporary)
+}
+
+#[test]
+fn what_a_killed_run_left_goes_with_the_next_one_but_not_what_a_live_one_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("o.npy");
+    let (mut killed, left) = start_writing(&out);
+    killed.kill().unwrap(); // SIGKILL: nothing of its own can clean up
+    killed.wait().unwrap();
+    assert!(left.exists());
+    let (mut alive, writing) = start_writing(&out);
+    assert!(!left.exists(), "the next run of the same output did not clear it");
+    let base = ["l2r", "--block-size=2", "--count=3", "--quiet", "--force", "-o"];
+    succeed(&[&base[..], &[out.to_str().unwrap()]].concat());
+    assert!(writing.exists(), "a file that is being written was cleared");
+    assert_eq!(std::fs::metadata(&out).unwrap().len(), 128 + 12);
+    alive.kill().unwrap();
+    alive.wait().unwrap();
+}
+
 #[test]
 fn wrong_calls_are_one_line_and_exit_2() {
     for (args, want) in [

@@ -145,6 +145,15 @@ fn an_evaluation_interrupted_at_any_byte_goes_on_to_the_same_records() {
     assert!(go_on().status.success());
     assert_eq!(std::fs::read(&file).unwrap(), before);
 
+    // While another program appends to the file, nothing is read, cut or written.
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let other = std::fs::File::open(&file).unwrap();
+    other.lock().unwrap();
+    refused(&go_on(), "another program is appending to it");
+    assert_eq!(std::fs::read(&file).unwrap(), whole[..whole.len() / 2]);
+    drop(other);
+    std::fs::write(&file, &whole).unwrap();
+
     let stream = ["--resume", "-"];
     refused(&score(folder, &[&BASE[..], &stream[..]].concat()), "name a file");
     let other = ["--mc", "2", "--resume", "s.jsonl"];

@@ -109,7 +109,7 @@ fn a_report_is_shown_as_text() {
     let out = summary(dir.path(), &["--show", "summary.json"]);
     let text = String::from_utf8(out.stdout).unwrap();
     for line in [
-        "training  2 steps, 128 tokens in 4 s: 32 tokens a second (cpu, bf16)",
+        "training  2 steps, 128 tokens in 4.00 s: 32 tokens a second (cpu, bf16)",
         "raw         l2r               0.5000      0.2500         1.6      0.400",
         "sample 2: a bell",
     ] {
@@ -140,4 +140,18 @@ fn a_file_that_lacks_a_figure_is_named_and_nothing_is_left_behind() {
     assert!(error.starts_with("ao-summary: raw.jsonl: "), "{error}");
     assert_eq!(error.lines().count(), 1);
     assert!(!dir.path().join("summary.json").exists());
+}
+
+#[test]
+fn scores_in_which_a_sequence_comes_twice_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let path = dir.path().join("raw.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let line = "{\"type\":\"sequence\",\"index\":0}\n";
+    fs::write(&path, text.replace(line, &line.repeat(2))).unwrap();
+    let out = summary(dir.path(), &GATHER);
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(error.contains("raw.jsonl: sequence 0 stands there twice"), "{error}");
 }

@@ -22,7 +22,7 @@ struct Args {
 }
 
 fn main() {
-    cli::run_main(run)
+    cli::run_main_with(ao_torch::libraries, run)
 }
 
 fn run(args: Args) -> Result<()> {

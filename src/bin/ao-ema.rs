@@ -1,11 +1,7 @@
 //! ao-ema: averages of checkpoints, and averages reconstructed after training.
 
-use std::path::PathBuf;
-
-use ao_core::cli::{self, OutputArgs, Progress, Quiet, ema::Rule};
-use ao_core::ema::write_average;
-use ao_core::format::checkpoint::CheckpointFile;
-use ao_core::{Error, Result};
+use ao_core::ema::{EmaArgs, Job};
+use ao_core::{Result, cli};
 
 const HELP: &str = "\
 Example:
@@ -17,24 +13,17 @@ const NOTES: &str = "\
 run with another decay would have kept: decay:B (with the trainer's warm-up), power:G (weights grow
 as t^G) or sigma:S (a power function by its relative standard deviation, as in EDM2).
 
+Sums are made in f64 and stored as F32. One file alone comes out bit for bit, in its own types.
+
 See also: ao-train --ema, docs/formats.md";
 
 /// Average the weights of checkpoints, by tensor name
 #[derive(clap::Parser, serde::Serialize)]
 #[command(name = "ao-ema", version = cli::VERSION, before_help = HELP, after_help = NOTES)]
 struct Args {
-    /// Checkpoints, the oldest first
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
-    rule: Rule,
-    #[command(flatten)]
-    #[serde(flatten)]
-    out: OutputArgs,
-    #[command(flatten)]
-    #[serde(flatten)]
-    quiet: Quiet,
+    ema: EmaArgs,
 }
 
 fn main() {
@@ -42,24 +31,5 @@ fn main() {
 }
 
 fn run(args: Args) -> Result<()> {
-    if args.out.is_stdout() {
-        return Err(Error::usage("a checkpoint is no stream; give -o FILE"));
-    }
-    let files = args.files.iter().map(|path| CheckpointFile::open(path));
-    let files = files.collect::<Result<Vec<_>>>()?;
-    let average = args.rule.resolve(&files)?;
-    let config = serde_json::to_value(&args).map_err(|e| Error::usage(e.to_string()))?;
-    let metadata = average.metadata(&files, config)?;
-    if !args.quiet.quiet {
-        average.describe(&files).iter().for_each(|line| eprintln!("{line}"));
-    }
-    let count: u64 = files[0]
-        .names()
-        .filter_map(|name| files[0].tensor(name))
-        .filter(|view| view.dtype.is_float())
-        .map(|view| view.element_count() as u64)
-        .sum();
-    let mut progress = Progress::new("weights", Some(count), args.quiet.quiet);
-    let (output, force) = (&args.out.output, args.out.force);
-    write_average(&files, &average.factors, output, force, &metadata, |n| progress.add(n))
+    Job::try_from(args.ema)?.run()
 }

@@ -1,7 +1,7 @@
 //! ao-import: published checkpoints into this toolkit's, and GPT-2s out of it.
 
-use ao_core::Result;
-use ao_core::cli::{self, import::ImportArgs};
+use ao_core::import::{ImportArgs, Job};
+use ao_core::{Result, cli};
 
 const HELP: &str = "\
 Example:
@@ -31,5 +31,5 @@ fn main() {
 }
 
 fn run(args: Args) -> Result<()> {
-    cli::import::run(args.import)
+    Job::try_from(args.import)?.run()
 }

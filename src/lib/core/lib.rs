@@ -6,15 +6,15 @@
 //!
 //! | room | owns |
 //! |---|---|
-//! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`report`] | the report at the end of a pipeline, gathered from what the stages wrote |
 //! | [`score`] | records of scores; comparing, joining and resuming evaluations |
-//! | [`import`] | published checkpoints, read and turned into this toolkit's |
-//! | [`ema`] | averages of weights, during training and over checkpoints |
+//! | [`import`] | published checkpoints, read and turned into this toolkit's; what `ao-import` does |
+//! | [`ema`] | averages of weights, during training and over checkpoints; what `ao-ema` does |
 //! | [`family`] | model configurations: parameters, published names, capabilities, FLOPs |
 //! | [`process`] | objectives; how texts are destroyed and restored: orders, masks, scores |
 //! | [`orders`] | permutations: the SPEC grammar, generation, validation |
 //! | [`tokens`] | tokenizers, documents, blocks and their position in a corpus |
+//! | [`cli`] | shared flags, `run_main`, exit codes, progress, signals, run records |
 //! | [`mod@format`] | every byte that is written: shards, orders, checkpoints, records |
 //! | [`rng`] | the frozen counter-based generator behind every draw |
 //! | [`stats`] | means over tokens with standard errors over sequences |

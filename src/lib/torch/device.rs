@@ -85,14 +85,6 @@ pub fn torch_error(error: TchError) -> Error {
     Error::Device(format!("libtorch: {first}"))
 }
 
-/// The most memory that the process has held so far, in bytes (Linux's VmHWM), where the system
-/// tells it.
-pub fn peak_memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 /// The memory of this machine, in bytes, where the system tells it.
 pub fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -26,3 +26,11 @@ pub mod score;
 pub mod train;
 
 pub use tch;
+
+/// The libtorch that these bindings are made for, and link to no other.
+pub const LIBTORCH: &str = "2.11.0";
+
+/// What `--version` says below the tool's own: libtorch, and the instruction sets of this processor.
+pub fn libraries() -> String {
+    format!("libtorch {LIBTORCH}\ninstruction sets: {}\n", ao_core::cli::instruction_sets())
+}

@@ -6,95 +6,45 @@
 //! and one set of checks.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::ArgMatches;
+use clap::parser::ValueSource;
 use serde_json::Value;
 
 use crate::error::IoContext;
 use crate::{Error, Result};
 
-/// What the pre-scan of the command line found.
-pub(super) struct Prepared {
-    /// The command line with the config file's flags in front.
-    pub argv: Vec<OsString>,
-    /// Whether `--print-config` was given.
-    pub print_config: bool,
-}
-
-/// Reads `--config` and `--print-config` out of `argv` and puts the file's options in their place.
+/// The command line with the flags of its config files in front of those typed.
 ///
 /// # Errors
-/// When the file cannot be read, is not a JSON object, or has a key that is no flag of `command`.
-pub(super) fn prepare(argv: Vec<OsString>, command: &clap::Command) -> Result<Prepared> {
-    let mut rest = Vec::with_capacity(argv.len());
-    let mut files = Vec::new();
-    let mut print_config = false;
-    let mut words = argv.into_iter();
-    let program = words.next().unwrap_or_default();
+/// When a file cannot be read, is not a JSON object, or has a key that is no flag of `command`.
+pub(super) fn expand(argv: Vec<OsString>, command: &clap::Command) -> Result<Vec<OsString>> {
+    // What was typed, whatever is still missing: a file may hold it. A call that is wrong in itself
+    // is refused when the whole is read; help and version need no file.
+    let lenient = command.clone().ignore_errors(true);
+    let Ok(typed) = lenient.try_get_matches_from(&argv) else { return Ok(argv) };
+    let mut files: Vec<PathBuf> =
+        typed.get_many("config_file").unwrap_or_default().cloned().collect();
     // `--resume RUN` takes the options of that run, where its folder holds them.
-    let resumes_a_run =
-        command.get_arguments().any(|a| a.get_id() == "resume" && a.get_action().takes_values());
-    let mut literal = false;
-    while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if literal {
-            rest.push(word);
-        } else if text == "--" {
-            literal = true;
-            rest.push(word);
-        } else if text == "--print-config" {
-            print_config = true;
-        } else if text == "--config" {
-            files.push(words.next().ok_or_else(|| {
-                Error::usage("--config: a file is missing; give a JSON object of options")
-            })?);
-        } else if let Some(file) = text.strip_prefix("--config=") {
-            files.push(file.into());
-        } else {
-            if resumes_a_run && text == "--resume" {
-                rest.push(word);
-                let Some(run) = words.next() else { continue };
-                files.extend(config_of_run(Path::new(&run)));
-                rest.push(run);
-                continue;
-            }
-            if let Some(run) = text.strip_prefix("--resume=").filter(|_| resumes_a_run) {
-                files.extend(config_of_run(Path::new(run)));
-            }
-            rest.push(word);
-        }
+    let mut options = command.get_arguments();
+    if options.any(|a| a.get_id() == "resume" && a.get_action().takes_values()) {
+        let configs = typed.get_raw("resume").unwrap_or_default();
+        let configs = configs.map(|run| Path::new(run).join("config.json"));
+        files.extend(configs.filter(|path| path.is_file()));
     }
-    let typed: Vec<String> = rest
-        .iter()
-        .take_while(|w| w.to_string_lossy() != "--")
-        .filter_map(|w| canonical_name(command, &w.to_string_lossy()))
-        .collect();
-    let mut out = vec![program];
+    let mut words = argv.into_iter();
+    let mut out: Vec<OsString> = words.next().into_iter().collect();
     for file in files {
-        for flag in flags_of(Path::new(&file), command, &typed)? {
-            out.push(flag.into());
-        }
+        out.extend(flags_of(&file, command, &typed)?.into_iter().map(OsString::from));
     }
-    out.extend(rest);
-    Ok(Prepared { argv: out, print_config })
+    out.extend(words);
+    Ok(out)
 }
 
-/// The options that a run folder keeps.
-fn config_of_run(run: &Path) -> Option<OsString> {
-    let path = run.join("config.json");
-    path.is_file().then(|| path.into_os_string())
-}
-
-/// The id of the option that a typed word names, if it is an option of `command`.
-fn canonical_name(command: &clap::Command, word: &str) -> Option<String> {
-    let found = if let Some(long) = word.strip_prefix("--") {
-        let long = long.split('=').next().unwrap_or(long);
-        command.get_arguments().find(|a| names(a).iter().any(|n| n == long))
-    } else {
-        let short = word.strip_prefix('-')?.chars().next()?;
-        command.get_arguments().find(|a| a.get_short() == Some(short))
-    };
-    found.map(|a| a.get_id().to_string())
+/// Whether the user typed this option.
+fn was_typed(typed: &ArgMatches, id: &str) -> bool {
+    typed.value_source(id) == Some(ValueSource::CommandLine)
 }
 
 fn names(arg: &clap::Arg) -> Vec<String> {
@@ -103,13 +53,15 @@ fn names(arg: &clap::Arg) -> Vec<String> {
     names
 }
 
-fn flags_of(path: &Path, command: &clap::Command, typed: &[String]) -> Result<Vec<String>> {
+fn flags_of(path: &Path, command: &clap::Command, typed: &ArgMatches) -> Result<Vec<String>> {
     let bytes = std::fs::read(path).reading(path)?;
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|e| Error::input_at(path, format!("not JSON: {e}")))?;
     let Value::Object(object) = value else {
         return Err(Error::input_at(path, "not a JSON object; give {\"option\": value, …}"));
     };
+    let resumes =
+        command.get_arguments().any(|a| a.get_id() == "resume") && was_typed(typed, "resume");
     let mut flags = Vec::new();
     for (key, value) in object {
         let long = key.replace('_', "-");
@@ -122,9 +74,9 @@ fn flags_of(path: &Path, command: &clap::Command, typed: &[String]) -> Result<Ve
                 format!("'{key}' is no option of this tool; see --help for its flags"),
             ));
         };
-        let superseded = typed.iter().any(|id| id == "resume")
-            && matches!(arg.get_id().as_str(), "init" | "force" | "dry_run" | "resume");
-        if superseded || typed.iter().any(|id| id == arg.get_id().as_str()) {
+        let superseded =
+            resumes && matches!(arg.get_id().as_str(), "init" | "force" | "dry_run" | "resume");
+        if superseded || was_typed(typed, arg.get_id().as_str()) {
             continue;
         }
         let Some(long) = arg.get_long() else { continue }; // a positional one, of the run record

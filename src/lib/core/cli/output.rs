@@ -47,6 +47,30 @@ impl OutputArgs {
     }
 }
 
+/// `-o` and `--force` of a tool whose result is no stream.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub struct TargetArgs {
+    /// The file to write; it has no default
+    #[arg(long, short, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Overwrite an existing target
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl TargetArgs {
+    /// The path, which is not that of stdout; `what` names the result in the error.
+    ///
+    /// # Errors
+    /// When it is `-`.
+    pub fn file(&self, what: &str) -> Result<&Path> {
+        match self.output.as_os_str().as_encoded_bytes() {
+            b"-" => Err(Error::usage(format!("-o -: {what} is no stream; give a path"))),
+            _ => Ok(&self.output),
+        }
+    }
+}
+
 /// Where a tool's data goes: stdout, or a file that appears whole or not at all.
 pub enum Sink {
     /// Standard output, buffered.

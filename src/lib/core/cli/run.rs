@@ -6,8 +6,8 @@ use std::panic::{self, AssertUnwindSafe};
 use clap::{CommandFactory, Parser};
 use serde::Serialize;
 
-use super::{config_file, signals};
-use crate::format::atomic::remove_temporaries;
+use super::exit::leave;
+use super::{config_file, generate, signals};
 use crate::{Error, Result};
 
 /// Parses the command line (and `--config`), runs the tool and ends the process.
@@ -19,11 +19,20 @@ pub fn run_main<A>(run: impl FnOnce(A) -> Result<()>) -> !
 where
     A: Parser + CommandFactory + Serialize,
 {
+    run_main_with(String::new, run)
+}
+
+/// As [`run_main`], for a tool on libraries of its own: `libraries` are the lines that `--version`
+/// adds to the tool's version.
+pub fn run_main_with<A>(libraries: impl FnOnce() -> String, run: impl FnOnce(A) -> Result<()>) -> !
+where
+    A: Parser + CommandFactory + Serialize,
+{
     let command = command::<A>();
     let tool = command.get_name().to_owned();
     install_panic_hook(&tool);
     signals::install();
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| start(command, run)));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| start(command, libraries, run)));
     let code = match outcome {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
@@ -35,62 +44,73 @@ where
     leave(code)
 }
 
-/// Ends the process now: flushes the standard streams, removes unfinished files, skips destructors.
-pub(super) fn leave(code: i32) -> ! {
-    let _ = std::io::stdout().flush();
-    let _ = std::io::stderr().flush();
-    remove_temporaries();
-    // SAFETY: _exit takes any status and never returns; nothing of ours is left to run.
-    unsafe { libc::_exit(code) }
-}
-
 fn command<A: CommandFactory>() -> clap::Command {
+    let option = |id: &'static str, long: &'static str| clap::Arg::new(id).long(long);
     A::command()
         .args_override_self(true)
         .arg(
-            clap::Arg::new("config_file")
-                .long("config")
+            option("config_file", "config")
                 .value_name("FILE.json")
+                .value_parser(clap::value_parser!(std::path::PathBuf))
+                .action(clap::ArgAction::Append)
                 .help("Options from a JSON object; a flag typed here wins")
                 .display_order(9000),
         )
         .arg(
-            clap::Arg::new("print_config")
-                .long("print-config")
+            option("print_config", "print-config")
                 .action(clap::ArgAction::SetTrue)
                 .help("Print the resolved options as JSON and stop")
                 .display_order(9001),
         )
+        .arg(
+            option("generate", "generate")
+                .value_parser(clap::value_parser!(generate::Form))
+                .exclusive(true)
+                .hide(true),
+        )
 }
 
-fn start<A>(command: clap::Command, run: impl FnOnce(A) -> Result<()>) -> Result<()>
+fn start<A>(
+    command: clap::Command,
+    libraries: impl FnOnce() -> String,
+    run: impl FnOnce(A) -> Result<()>,
+) -> Result<()>
 where
     A: Parser + CommandFactory + Serialize,
 {
-    let prepared = config_file::prepare(std::env::args_os().collect(), &command)?;
-    let matches = match command.try_get_matches_from(prepared.argv) {
-        Ok(matches) => matches,
-        Err(error) => return finish_clap(error),
-    };
-    let args = match A::from_arg_matches(&matches) {
-        Ok(args) => args,
-        Err(error) => return finish_clap(error),
-    };
-    if prepared.print_config {
-        let text = serde_json::to_string_pretty(&args)
-            .map_err(|e| Error::usage(format!("--print-config: {e}")))?;
-        let mut out = std::io::stdout().lock();
-        return writeln!(out, "{text}").map_err(|e| Error::write("stdout", e));
+    let argv = config_file::expand(std::env::args_os().collect(), &command)?;
+    let parsed = command.clone().try_get_matches_from(&argv);
+    let parsed = parsed.and_then(|matches| match matches.get_one::<generate::Form>("generate") {
+        Some(&form) => Ok(Err(form)),
+        None => Ok(Ok((A::from_arg_matches(&matches)?, matches.get_flag("print_config")))),
+    });
+    match parsed {
+        Ok(Ok((args, false))) => run(args),
+        Ok(Ok((args, true))) => {
+            let text = serde_json::to_string_pretty(&args)
+                .map_err(|e| Error::usage(format!("--print-config: {e}")))?;
+            print(format!("{text}\n").as_bytes())
+        }
+        Ok(Err(form)) => print(&generate::text(form, command)?),
+        Err(error) => {
+            let long = argv.iter().any(|word| word == "--version");
+            finish_clap(error, || if long { libraries() } else { String::new() })
+        }
     }
-    run(args)
+}
+
+fn print(bytes: &[u8]) -> Result<()> {
+    std::io::stdout().lock().write_all(bytes).map_err(|e| Error::write("stdout", e))
 }
 
 /// Help and version go to stdout and succeed; a wrong call becomes one line.
-fn finish_clap(error: clap::Error) -> Result<()> {
+fn finish_clap(error: clap::Error, libraries: impl FnOnce() -> String) -> Result<()> {
     use clap::error::ErrorKind;
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            error.print().map_err(|e| Error::write("stdout", e))
+        ErrorKind::DisplayHelp => error.print().map_err(|e| Error::write("stdout", e)),
+        ErrorKind::DisplayVersion => {
+            error.print().map_err(|e| Error::write("stdout", e))?;
+            print(libraries().as_bytes())
         }
         _ => Err(Error::usage(one_line(&error.to_string()))),
     }

@@ -18,14 +18,15 @@ static FINISH_FIRST: AtomicBool = AtomicBool::new(false);
 /// disposition stays, which also ends the process.
 pub(super) fn install() {
     // A file-size limit is an error of the write like a full disk, not the end of the process.
-    // SAFETY: ignoring a signal is allowed at any time, and no handler is installed for it.
+    // SAFETY: SIG_IGN is a valid disposition and runs no code of ours; no handler of this signal is
+    // replaced, as none is installed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             let first = RECEIVED.swap(signal, Ordering::SeqCst) == 0;
             if !(first && FINISH_FIRST.load(Ordering::SeqCst)) {
-                super::run::leave(128 + signal);
+                super::exit::leave(128 + signal);
             }
         }
     });

@@ -90,7 +90,8 @@ fn config_difference(mine: Option<Value>, first: Option<Value>) -> Option<String
 }
 
 /// Writes Σ factor·file to `path`. Numbers are summed in f64 and stored as F32 (F64 if the first
-/// file's are); tensors that are no floats are those of the last file.
+/// file's are); tensors that are no floats are those of the last file. The average of one file is
+/// that file: its tensors keep their types and every bit.
 ///
 /// # Errors
 /// When files differ ([`check_alike`]), a weight is not finite, or the target cannot be written.
@@ -110,6 +111,7 @@ pub fn write_average(
         let view = first.require(name)?;
         let kept = last.require(name)?;
         let dtype = match view.dtype {
+            own if files.len() == 1 => own,
             DType::F64 => DType::F64,
             float if float.is_float() => DType::F32,
             _ => kept.dtype,
@@ -121,8 +123,11 @@ pub fn write_average(
     let mut bytes = Vec::new();
     for (name, dtype, _) in &entries {
         let count = first.require(name)?.element_count();
-        if !dtype.is_float() {
+        if !dtype.is_float() || files.len() == 1 {
+            last.check_finite(name)?;
             writer.put(last.require(name)?.bytes)?;
+            last.release(name, 0..count);
+            done(if dtype.is_float() { count as u64 } else { 0 });
             continue;
         }
         for start in (0..count).step_by(PIECE) {

@@ -2,10 +2,13 @@
 //!
 //! A file is written as `.NAME.tmp-PID` beside its target, flushed, synced and renamed. A folder is
 //! built as `.NAME.tmp-PID` and renamed. What is dropped without `commit` is removed, and so it is
-//! when a signal ends the process.
+//! when a signal ends the process. What a killed process left is removed by the next one that
+//! writes the same target: each holds its temporary locked, and a lock goes with its process.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -60,7 +63,8 @@ impl AtomicFile {
         }
         refuse_existing(target, force)?;
         let temporary = temporary_name(target)?;
-        let file = File::create(&temporary).writing(target)?;
+        clear_abandoned(target);
+        let file = held(&temporary, |path| File::create(path)).writing(target)?;
         register_temporary(&temporary);
         let writer = BufWriter::with_capacity(1 << 16, file);
         Ok(AtomicFile { target: target.into(), temporary: Some(temporary), writer })
@@ -139,6 +143,8 @@ impl Drop for AtomicFile {
 pub struct AtomicFolder {
     target: PathBuf,
     temporary: Option<PathBuf>,
+    /// Holds the lock of the temporary folder.
+    _held: File,
 }
 
 impl AtomicFolder {
@@ -148,10 +154,15 @@ impl AtomicFolder {
     /// [`Error::Write`] when it cannot be created.
     pub fn create(target: &Path) -> Result<AtomicFolder> {
         let temporary = temporary_name(target)?;
-        let _ = fs::remove_dir_all(&temporary);
-        fs::create_dir(&temporary).writing(target)?;
+        clear_abandoned(target);
+        let create = |path: &Path| {
+            let _ = fs::remove_dir_all(path);
+            fs::create_dir(path)?;
+            File::open(path)
+        };
+        let held = held(&temporary, create).writing(target)?;
         register_temporary(&temporary);
-        Ok(AtomicFolder { target: target.into(), temporary: Some(temporary) })
+        Ok(AtomicFolder { target: target.into(), temporary: Some(temporary), _held: held })
     }
 
     /// Where to put the folder's files until it is committed.
@@ -204,11 +215,63 @@ pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
 
 /// `.NAME.tmp-PID` beside `target`.
 fn temporary_name(target: &Path) -> Result<PathBuf> {
-    let name = target
-        .file_name()
+    let stem = stem(target)
         .ok_or_else(|| Error::usage(format!("{}: names no file; give one", target.display())))?;
-    let name = format!(".{}.tmp-{}", name.to_string_lossy(), std::process::id());
-    Ok(target.with_file_name(name))
+    Ok(target.with_file_name(format!("{stem}{}", std::process::id())))
+}
+
+/// `.NAME.tmp-`, which all temporaries of `target` begin with.
+fn stem(target: &Path) -> Option<String> {
+    Some(format!(".{}.tmp-", target.file_name()?.to_string_lossy()))
+}
+
+/// Creates a temporary and locks it. A process that clears may come between the two and remove it,
+/// so it is made again until the name leads to what is locked.
+fn held(path: &Path, create: impl Fn(&Path) -> std::io::Result<File>) -> std::io::Result<File> {
+    loop {
+        let file = create(path)?;
+        // Where the file system has no locks, nothing is cleared either.
+        let locked = file.try_lock().is_ok();
+        let same = fs::metadata(path).is_ok_and(|m| {
+            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (m.dev(), m.ino()))
+        });
+        if same || !locked {
+            return Ok(file);
+        }
+    }
+}
+
+/// Temporaries that lay in a folder when this process first wrote to it, by folder: large folders
+/// are listed once, not for every file.
+static FOUND: Mutex<Option<HashMap<PathBuf, Vec<String>>>> = Mutex::new(None);
+
+/// Removes what killed processes left of `target`. What another process still writes is locked.
+fn clear_abandoned(target: &Path) {
+    let (Some(stem), Ok(mut found)) = (stem(target), FOUND.lock()) else { return };
+    let folder = target.parent().unwrap_or(Path::new(""));
+    let list = || {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| is_temporary_name(name)).collect()
+    };
+    let names: &mut Vec<String> =
+        found.get_or_insert_default().entry(folder.to_owned()).or_insert_with(list);
+    names.retain(|name| {
+        let pid = name.strip_prefix(&stem).unwrap_or_default();
+        if pid.is_empty() || !pid.bytes().all(|b| b.is_ascii_digit()) {
+            return true;
+        }
+        let path = target.with_file_name(name);
+        // The lock is held while the name goes, so that nobody can have taken it up in between.
+        if let Ok(file) = File::open(&path)
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            return false;
+        }
+        true
+    });
 }
 
 /// Whether `name` is that of an unfinished file or folder of this toolkit.
@@ -263,5 +326,39 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(target.join("x")).unwrap(), "two");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_of_the_same_target_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        for name in [".a.tmp-1", ".a.tmp-2", ".a.tmp-2x", ".b.tmp-1", "a.tmp-1"] {
+            fs::write(place(name), "half").unwrap();
+        }
+        fs::create_dir_all(place(".a.tmp-3/deep")).unwrap();
+        let alive = File::open(place(".a.tmp-2")).unwrap();
+        alive.lock().unwrap();
+        AtomicFile::write(&place("a"), b"whole", false).unwrap();
+        let mut left: Vec<String> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".a.tmp-2", ".a.tmp-2x", ".b.tmp-1", "a", "a.tmp-1"]);
+    }
+
+    #[test]
+    fn a_process_does_not_clear_what_it_writes_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("a");
+        let mut first = AtomicFile::create(&target, false).unwrap();
+        first.put(b"one").unwrap();
+        clear_abandoned(&target);
+        first.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"one");
+        let folder = AtomicFolder::create(&dir.path().join("f")).unwrap();
+        clear_abandoned(&dir.path().join("f"));
+        folder.commit().unwrap();
+        assert!(dir.path().join("f").is_dir());
     }
 }

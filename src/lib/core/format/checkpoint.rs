@@ -10,14 +10,19 @@
 //! - Ours has `format: ao`, `version: 1` and the keys of [`Metadata`]. A plain safetensors file has
 //!   none of them and is read just the same.
 //!
-//! A [`CheckpointFile`] maps the file and checks all of this before it hands out a byte. A
-//! [`CheckpointWriter`] streams: all tensors are declared first, then written in that order.
+//! A [`CheckpointFile`] maps the file, and the crate `safetensors` checks all of this before a byte
+//! is handed out. The crate takes a name that comes twice for one tensor and names no tensor in
+//! most of its errors; both are made good here. A [`CheckpointWriter`] is our own, as the crate
+//! writes a file only from all of its tensors in memory: here all tensors are declared first, then
+//! written in that order, and what is held is one piece of one tensor.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use safetensors::tensor::TensorInfo;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::Mapped;
@@ -30,7 +35,7 @@ pub use super::checkpoint_metadata::{Kind, Metadata};
 const MAX_HEADER: u64 = 100_000_000;
 
 /// The type of a tensor's elements, named as in the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs)] // the names say it
 pub enum DType {
     F64,
@@ -62,6 +67,31 @@ impl DType {
     /// Whether elements are floating-point numbers, which averaging and conversion apply to.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::BF16 | DType::F16)
+    }
+}
+
+impl TryFrom<Dtype> for DType {
+    type Error = String;
+
+    fn try_from(dtype: Dtype) -> Result<DType, String> {
+        Ok(match dtype {
+            Dtype::F64 => DType::F64,
+            Dtype::F32 => DType::F32,
+            Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+            Dtype::I64 => DType::I64,
+            Dtype::I32 => DType::I32,
+            Dtype::I16 => DType::I16,
+            Dtype::I8 => DType::I8,
+            Dtype::U64 => DType::U64,
+            Dtype::U32 => DType::U32,
+            Dtype::U16 => DType::U16,
+            Dtype::U8 => DType::U8,
+            Dtype::BOOL => DType::BOOL,
+            other => {
+                return Err(format!("holds {other}, which is not read; save it as BF16 or F32"));
+            }
+        })
     }
 }
 
@@ -171,26 +201,27 @@ impl CheckpointFile {
     /// When the file cannot be read or breaks a rule of the format; the error names the tensor.
     pub fn open(path: &Path) -> Result<CheckpointFile> {
         let map = super::map_file(path)?;
-        let bad = |message: String| Error::input_at(path, message);
-        let Some((head, rest)) = map.split_first_chunk::<8>() else {
-            let n = map.len();
-            return Err(bad(format!("{n} bytes are no safetensors file; give a whole one")));
-        };
-        let length = u64::from_le_bytes(*head);
-        if length > MAX_HEADER || length > rest.len() as u64 {
-            return Err(bad(format!(
-                "not a safetensors file, or cut short: byte 0 announces a header of {length} \
-                 bytes and {} follow; give a whole file",
-                rest.len()
-            )));
+        let (length, header) =
+            SafeTensors::read_metadata(&map).map_err(|error| fault(path, &map, error))?;
+        let data = 8 + length;
+        // The crate has read this text, so what fails here is a name that comes twice.
+        serde_json::from_slice::<Pairs<IgnoredAny>>(&map[8..data])
+            .map_err(|e| Error::input_at(path, format!("{e}; the file is damaged")))?;
+        let mut entries = Vec::new();
+        for name in header.offset_keys() {
+            let Some(info) = header.info(&name) else { continue }; // it is one of its keys
+            let dtype = DType::try_from(info.dtype).map_err(|e| tensor_error(path, &name, e))?;
+            let (shape, (begin, end)) = (info.shape.clone(), info.data_offsets);
+            entries.push(Entry { name, dtype, shape, begin, end });
         }
-        let (header, tensors) = rest.split_at(length as usize);
-        let header: Header = serde_json::from_slice(header)
-            .map_err(|e| bad(format!("broken safetensors header: {e}; save the file again")))?;
-        let entries = check_entries(path, header.tensors, tensors.len())?;
+        // Tensors without elements share their place; their order is that of their names.
+        entries.sort_by(|a, b| (a.begin, a.end, &a.name).cmp(&(b.begin, b.end, &b.name)));
+        if entries.is_empty() {
+            return Err(Error::input_at(path, "holds no tensors; give a model's file"));
+        }
         let by_name = entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
-        let data = 8 + length as usize;
-        let metadata = header.metadata;
+        let metadata = header.metadata().iter().flatten();
+        let metadata = metadata.map(|(key, value)| (key.clone(), value.clone())).collect();
         Ok(CheckpointFile { path: path.into(), map, data, entries, by_name, metadata })
     }
 
@@ -318,95 +349,104 @@ fn byte_length(dtype: DType, shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(dtype.size(), |product, &n| product.checked_mul(n))
 }
 
-/// Checks each entry against its shape and all of them for gaps; sorts them by place.
-fn check_entries(path: &Path, raw: Vec<(String, RawEntry)>, data: usize) -> Result<Vec<Entry>> {
-    let mut entries = Vec::with_capacity(raw.len());
-    for (name, RawEntry { dtype, shape, data_offsets: (begin, end) }) in raw {
-        let bad = |message: String| tensor_error(path, &name, message);
-        if begin > end || end > data {
-            return Err(bad(format!(
+/// What is wrong with a file that the crate refuses, with the tensor where it is one.
+fn fault(path: &Path, file: &[u8], error: SafeTensorError) -> Error {
+    let bad = |message: String| Error::input_at(path, message);
+    if let Some(instead) = stand_in(file) {
+        return bad(instead.into());
+    }
+    let Some((head, rest)) = file.split_first_chunk::<8>() else {
+        let n = file.len();
+        return bad(format!("{n} bytes are no safetensors file; give a whole one"));
+    };
+    let length = u64::from_le_bytes(*head);
+    let header = usize::try_from(length).ok().filter(|_| length <= MAX_HEADER);
+    let Some((header, data)) = header.and_then(|length| rest.split_at_checked(length)) else {
+        return bad(format!(
+            "not a safetensors file, or cut short: byte 0 announces a header of {length} bytes and \
+             {} follow; give a whole file",
+            rest.len()
+        ));
+    };
+    let mut tensors = match serde_json::from_slice::<Pairs<TensorInfo>>(header) {
+        Ok(Pairs(tensors)) => tensors,
+        Err(e) => return bad(format!("broken safetensors header: {e}; save the file again")),
+    };
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    let mut place = 0;
+    for (name, TensorInfo { dtype, shape, data_offsets: (begin, end) }) in &tensors {
+        let bad = |message: String| tensor_error(path, name, message);
+        if begin > end || *end > data.len() {
+            let data = data.len();
+            return bad(format!(
                 "offsets {begin}..{end} lie outside the {data} bytes of data; the file is cut \
                  short or damaged"
-            )));
-        }
-        match byte_length(dtype, &shape) {
-            Some(need) if need == end - begin => {}
-            _ => {
-                let got = end - begin;
-                return Err(bad(format!("shape {shape:?} of {dtype} does not fill {got} bytes")));
-            }
-        }
-        entries.push(Entry { name, dtype, shape, begin, end });
-    }
-    entries.sort_by_key(|e| (e.begin, e.end));
-    let mut place = 0;
-    for entry in &entries {
-        if entry.begin != place {
-            let what = if entry.begin < place {
-                "overlaps the one before it"
-            } else {
-                "leaves a hole before it"
-            };
-            return Err(tensor_error(
-                path,
-                &entry.name,
-                format!("begins at byte {} of the data and {what} (expected {place})", entry.begin),
             ));
         }
-        place = entry.end;
+        let elements = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
+        let bits = elements.and_then(|n| n.checked_mul(dtype.bitsize()));
+        if bits != (end - begin).checked_mul(8) {
+            let got = end - begin;
+            return bad(format!("shape {shape:?} of {dtype} does not fill {got} bytes"));
+        }
+        if *begin != place {
+            let what = match begin < &place {
+                true => "overlaps the one before it",
+                false => "leaves a hole before it",
+            };
+            let fact = format!("begins at byte {begin} of the data and {what} (expected {place})");
+            return bad(fact);
+        }
+        place = *end;
     }
-    if place != data {
-        return Err(Error::input_at(
-            path,
-            format!("{} bytes follow the last tensor; the file is damaged", data - place),
-        ));
+    if place < data.len() {
+        let more = data.len() - place;
+        return bad(format!("{more} bytes follow the last tensor; the file is damaged"));
     }
-    Ok(entries)
+    bad(format!("not a safetensors file: {error}; save the file again"))
 }
 
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawEntry {
-    dtype: DType,
-    shape: Vec<usize>,
-    data_offsets: (usize, usize),
+/// What lies in a file's place where a download went wrong, told by its first bytes.
+fn stand_in(file: &[u8]) -> Option<&'static str> {
+    let start = file[..file.len().min(64)].trim_ascii_start().to_ascii_lowercase();
+    if start.starts_with(b"version https://git-lfs") {
+        return Some("is a pointer of git-lfs, not the file that it stands for; run git lfs pull");
+    }
+    let page = [&b"<!doctype"[..], b"<html", b"<?xml"].iter().any(|tag| start.starts_with(tag));
+    page.then_some("is a web page, not a file of weights; download the file itself")
 }
 
-/// The JSON header, keys in order; a key that comes twice is an error, as JSON maps hide it.
-#[derive(Debug, Default)]
-struct Header {
-    metadata: BTreeMap<String, String>,
-    tensors: Vec<(String, RawEntry)>,
-}
+/// The tensors of a header by name, in its order; a name that comes twice is an error.
+struct Pairs<T>(Vec<(String, T)>);
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Header;
+        struct Keys<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Keys<T> {
+            type Value = Pairs<T>;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("an object of tensors")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut header = Header::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
+                let mut pairs = Vec::new();
                 let mut seen = std::collections::HashSet::new();
                 while let Some(key) = map.next_key::<String>()? {
                     if !seen.insert(key.clone()) {
                         return Err(de::Error::custom(format!("'{key}' stands there twice")));
                     }
                     if key == "__metadata__" {
-                        header.metadata = map.next_value()?;
-                    } else {
-                        let entry = map
-                            .next_value()
-                            .map_err(|e| de::Error::custom(format!("tensor '{key}': {e}")))?;
-                        header.tensors.push((key, entry));
+                        map.next_value::<BTreeMap<String, String>>()?;
+                        continue;
                     }
+                    let value = map
+                        .next_value()
+                        .map_err(|e| de::Error::custom(format!("tensor '{key}': {e}")))?;
+                    pairs.push((key, value));
                 }
-                Ok(header)
+                Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_map(Keys)
+        deserializer.deserialize_map(Keys(std::marker::PhantomData))
     }
 }
 

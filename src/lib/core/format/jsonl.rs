@@ -4,9 +4,10 @@
 //!   (serde_json writes them so) and the record carries a `note`.
 //! - A reader skips types and keys that it does not know; a line that is no JSON object is an error
 //!   that names the line.
-//! - An append-only file is cut to its last whole line before it is continued.
+//! - An append-only file is locked and cut to its last whole line before it is continued, so that
+//!   two programs never write one file.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
@@ -97,12 +98,20 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Opens an append-only file, cut to its last whole line; creates it if missing.
+/// Opens an append-only file, cut to its last whole line; creates it if missing. The file is locked
+/// for this process until it is closed.
 ///
 /// # Errors
-/// When the file cannot be read or written.
+/// When the file cannot be read or written, or another program has it open for appending.
 pub fn open_append(path: &Path) -> Result<File> {
     let mut file = File::options().read(true).append(true).create(true).open(path).writing(path)?;
+    // A file system without locks has no such protection, and is no reason to stop.
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        return Err(Error::usage(format!(
+            "{}: another program is appending to it; wait for it, or name another file",
+            path.display()
+        )));
+    }
     let length = file.metadata().reading(path)?.len();
     let whole = end_of_last_line(&mut file, length).reading(path)?;
     if whole < length {
@@ -143,6 +152,22 @@ mod tests {
         let mut file = open_append(&path).unwrap();
         file.write_all(b"{\"c\":2}\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"a\":1}\n{\"c\":2}\n");
+    }
+
+    #[test]
+    fn a_file_is_appended_to_by_one_program_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.jsonl");
+        std::fs::write(&path, "{\"a\":1}\n{\"b\"").unwrap();
+        let first = File::options().append(true).open(&path).unwrap();
+        first.lock().unwrap();
+        let error = open_append(&path).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("another program is appending to it"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"a\":1}\n{\"b\"");
+        drop(first);
+        open_append(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"a\":1}\n");
     }
 
     #[test]

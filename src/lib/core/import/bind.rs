@@ -6,24 +6,55 @@ use super::contents::Tensor;
 use super::{hf, infer};
 use crate::family::ModelConfig;
 
-/// What wrappers put before every name: compilation, data parallelism, the class around a network.
-const PREFIXES: [&str; 4] = ["_orig_mod.", "module.", "backbone.", "model."];
+/// What wrappers put before every name: compilation, data parallelism and averaging (`module.`),
+/// Lightning's Fabric, FSDP, checkpointed activations, the class around a network.
+const PREFIXES: [&str; 9] = [
+    "_orig_mod.",
+    "module.",
+    "_forward_module.",
+    "_fsdp_wrapped_module.",
+    "_checkpoint_wrapped_module.",
+    "backbone.",
+    "model.",
+    "network.",
+    "net.",
+];
+
+/// Those of them that also stand inside names, around a part of the network.
+const INSIDE: [&str; 3] = ["._orig_mod.", "._fsdp_wrapped_module.", "._checkpoint_wrapped_module."];
+
+/// The counter that `torch.optim.swa_utils.AveragedModel` keeps beside its average.
+const N_AVERAGED: &str = "n_averaged";
 
 /// What the names of a bare GPT-2 begin with, which others have behind `transformer.`.
 const BARE: [&str; 4] = ["wte.", "wpe.", "h.", "ln_f."];
+
+/// A name without the prefixes of wrappers.
+pub fn clean_name(name: &str) -> String {
+    let mut short = name.to_owned();
+    for wrapper in INSIDE {
+        short = short.replace(wrapper, ".");
+    }
+    while let Some(rest) = PREFIXES.iter().find_map(|prefix| short.strip_prefix(prefix)) {
+        short = rest.to_owned();
+    }
+    short
+}
+
+/// Takes `AveragedModel`'s counter out of the tensors; whether it was there, so that they are an
+/// average.
+pub fn take_counter(named: &mut Vec<(String, Tensor)>) -> bool {
+    let count = named.len();
+    named.retain(|(name, _)| name != N_AVERAGED);
+    named.len() < count
+}
 
 /// Takes wrappers' prefixes off the names, and gives bare GPT-2 names their `transformer.`.
 ///
 /// # Errors
 /// When two names become one.
 pub fn clean_names(named: &mut [(String, Tensor)]) -> Result<(), String> {
-    for (name, _) in named.iter_mut() {
-        let mut short = name.replace("._orig_mod.", ".");
-        while let Some(rest) = PREFIXES.iter().find_map(|prefix| short.strip_prefix(prefix)) {
-            short = rest.to_owned();
-        }
-        *name = short;
-    }
+    named.iter_mut().for_each(|(name, _)| *name = clean_name(name));
     let bare = |name: &str| BARE.iter().any(|start| name.starts_with(start));
     if named.iter().any(|(name, _)| name == "wte.weight") {
         for (name, _) in named.iter_mut().filter(|(name, _)| bare(name)) {

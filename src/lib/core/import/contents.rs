@@ -59,6 +59,10 @@ pub struct Contents {
     pub metadata: Option<Metadata>,
     /// The model config of a safetensors file of this toolkit.
     pub config: Option<Value>,
+    /// What stands under names of the weights and is no tensor, and what it is.
+    pub others: Vec<(String, String)>,
+    /// Names of Python's that stand for objects beside the weights, and how many of each.
+    pub passed_over: Vec<(String, usize)>,
 }
 
 impl Contents {
@@ -99,10 +103,11 @@ impl Contents {
     }
 }
 
-/// The names under which training codes save the weights: nanoGPT and SEDD, Lightning, others.
-const MODEL: [&str; 3] = ["model", "state_dict", "model_state_dict"];
-/// And a moving average: AO-GPT; SEDD, RADD and MDLM.
-const AVERAGE: [&str; 2] = ["ema_model", "ema"];
+/// The names under which training codes save the weights: nanoGPT and SEDD, Lightning, others,
+/// DeepSpeed.
+const MODEL: [&str; 5] = ["model", "state_dict", "model_state_dict", "net", "module"];
+/// And a moving average: AO-GPT; SEDD, RADD and MDLM; others.
+const AVERAGE: [&str; 4] = ["ema_model", "ema", "ema_state_dict", "model_ema"];
 /// And the number of steps: nanoGPT and AO-GPT; SEDD and RADD; Lightning.
 const STEP: [&str; 3] = ["iter_num", "step", "global_step"];
 
@@ -124,11 +129,22 @@ impl Reader<'_> {
         }
         let get = |keys: &[&str]| keys.iter().find_map(|key| self.values.get(root, key));
         let model = get(&MODEL).unwrap_or(root);
-        let average = get(&AVERAGE).map(|at| self.average(at)).transpose()?.flatten();
-        let named = self.named(model, "the model")?;
+        let mut others = Vec::new();
+        let average = get(&AVERAGE).map(|at| self.average(at, &mut others)).transpose()?.flatten();
+        let named = self.named(model, "the model", &mut others)?;
+        if named.is_empty() && average.is_none() {
+            let what = match others.first() {
+                Some((name, kind)) => format!("holds no tensors, but {kind} under '{name}'"),
+                None => "holds no tensors".into(),
+            };
+            return Err(self.bad(format!("{what}; save the model's state_dict")));
+        }
+        let passed_over = self.values.unknown().map(|(name, n)| (name.to_owned(), n)).collect();
         Ok(Contents {
             named,
             average,
+            others,
+            passed_over,
             args: self.values.get(root, "model_args").and_then(|at| self.settings(at)),
             step: get(&STEP).and_then(|at| self.values.count(at)),
             ..Contents::default()
@@ -139,25 +155,31 @@ impl Reader<'_> {
         Error::input_at(self.path, what)
     }
 
-    /// The tensors of a state_dict.
-    fn named(&self, dict: Ref, what: &str) -> Result<Vec<(String, Tensor)>> {
+    /// The tensors of a state_dict; what else stands in it goes to `others`.
+    fn named(
+        &self,
+        dict: Ref,
+        what: &str,
+        others: &mut Vec<(String, String)>,
+    ) -> Result<Vec<(String, Tensor)>> {
         let Node::Dict(pairs) = self.values.node(dict) else {
             let kind = self.values.node(dict).kind();
-            return Err(self.bad(format!("{what} is {kind}, and no dictionary of tensors")));
+            return Err(self.bad(format!(
+                "{what} is {kind}, and no dictionary of tensors; save its state_dict"
+            )));
         };
         let mut named = Vec::with_capacity(pairs.len());
         for &(key, value) in pairs {
-            let Some(name) = self.values.text(key) else {
-                let kind = self.values.node(key).kind();
-                return Err(self.bad(format!("{what} has {kind} where a tensor's name belongs")));
-            };
-            if self.values.tensor(value).is_none() {
-                let kind = self.values.node(value).kind();
-                return Err(self.bad(format!(
-                    "{what} has {kind} under '{name}', and no tensor; save its state_dict"
-                )));
+            let kind = |at| self.values.node(at).kind();
+            match (self.values.text(key), self.values.tensor(value)) {
+                (Some(name), Some(_)) => named.push((name.to_owned(), self.tensor(value, name)?)),
+                (Some(name), None) => others.push((name.to_owned(), kind(value).into_owned())),
+                (None, None) => {}
+                (None, Some(_)) => {
+                    let kind = kind(key);
+                    return Err(self.bad(format!("{what} has a tensor under {kind}, not a name")));
+                }
             }
-            named.push((name.to_owned(), self.tensor(value, name)?));
         }
         Ok(named)
     }
@@ -174,12 +196,13 @@ impl Reader<'_> {
 
     /// `{decay, num_updates, shadow_params}`, or a dictionary like the model's; `None` where a
     /// training code left an empty place for it.
-    fn average(&self, at: Ref) -> Result<Option<Average>> {
+    fn average(&self, at: Ref, others: &mut Vec<(String, String)>) -> Result<Option<Average>> {
         let Some(shadow) = self.values.get(at, "shadow_params") else {
             return match self.values.node(at) {
                 Node::None => Ok(None),
                 _ => {
-                    let tensors = AverageTensors::Named(self.named(at, "the moving average")?);
+                    let named = self.named(at, "the moving average", others)?;
+                    let tensors = AverageTensors::Named(named);
                     Ok(Some(Average { tensors, decay: None, warmup: None }))
                 }
             };
@@ -208,7 +231,7 @@ impl Reader<'_> {
                 Node::Int(n) => Value::from(*n),
                 Node::Float(x) => Value::from(*x),
                 Node::Text(text) => Value::from(&**text),
-                other => Value::from(other.kind()),
+                other => Value::from(other.kind().into_owned()),
             };
             settings.insert(self.values.text(key)?.to_owned(), value);
         }

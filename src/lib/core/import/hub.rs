@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::locate::Repository;
+use super::repository::Repository;
 use crate::Result;
 
 /// The hub, over the network. Without the feature there is none.

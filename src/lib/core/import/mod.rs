@@ -9,19 +9,24 @@
 //! length is checked before it is used; tensors that are missing, too many, of another shape or of
 //! another architecture are named in one line.
 
+mod args;
 mod bind;
 mod contents;
 mod hf;
 mod hub;
 mod infer;
+mod job;
 mod locate;
 pub mod pickle;
+mod repository;
 mod source;
 mod torch_file;
 mod view;
 mod write;
 mod zip;
 
+pub use args::{Export, ImportArgs};
+pub use job::Job;
 pub use locate::{locate, locate_with, published};
 pub use source::{OpenOptions, Source, WeightsKind, open_source};
 pub use write::{check_exportable, write_checkpoint, write_hugging_face};

@@ -64,6 +64,7 @@ pub struct Source {
     order: Vec<String>,
     metadata: Metadata,
     tokenizer: Option<PathBuf>,
+    passed_over: Vec<(String, usize)>,
 }
 
 /// Opens a file or folder with the weights that it would be scored with; see [`Source::open`].
@@ -94,18 +95,24 @@ impl Source {
                 contents = part;
             } else {
                 contents.named.extend(part.named);
+                contents.others.extend(part.others);
+                contents.passed_over.extend(part.passed_over);
             }
         }
-        let gpt_names = |list: &mut Vec<(String, Tensor)>| {
-            bind::clean_names(list).map_err(|e| Error::input_at(path, e))
-        };
-        gpt_names(&mut contents.named)?;
+        let at = |e: String| Error::input_at(path, e);
+        let averaged = bind::take_counter(&mut contents.named);
+        bind::clean_names(&mut contents.named).map_err(at)?;
         if let Some(Average { tensors: AverageTensors::Named(list), .. }) = &mut contents.average {
-            gpt_names(list)?;
+            bind::take_counter(list);
+            bind::clean_names(list).map_err(at)?;
         }
         let (config, conv1d) = resolve_config(path, home, &contents, options)?;
+        refuse_others(&contents.others, &config).map_err(at)?;
+        let passed_over = std::mem::take(&mut contents.passed_over);
         let mut metadata = metadata_of(&contents, &config);
-        let at = |e: String| Error::input_at(path, e);
+        if averaged {
+            metadata.kind = Kind::Ema;
+        }
         let named = choose(path, contents, &config, options.weights, &mut metadata)?;
         let sources: Vec<&[u8]> = files.iter().map(|file| &*file.map).collect();
         let tensors = bind::bind(named, &config, conv1d, &sources).map_err(at)?;
@@ -122,7 +129,13 @@ impl Source {
             tensors,
             metadata,
             tokenizer,
+            passed_over,
         })
+    }
+
+    /// Python's names of the objects beside the weights that were not read, and how many of each.
+    pub fn passed_over(&self) -> &[(String, usize)] {
+        &self.passed_over
     }
 
     /// What was opened.
@@ -281,6 +294,22 @@ fn resolve_config(
         contents.named.iter().map(|(name, t)| (name.as_str(), &t.view.shape[..])).collect();
     let value = infer::config(&shapes, contents.args.as_ref());
     Ok((from_json(value.map_err(|e| Error::input_at(path, e))?)?, false))
+}
+
+/// Refuses what is no tensor where the config has a parameter.
+fn refuse_others(others: &[(String, String)], config: &ModelConfig) -> Result<(), String> {
+    let table = config.parameters();
+    for (name, kind) in others {
+        let own = bind::clean_name(name);
+        let is_own = |p: &str| p == own || p.strip_prefix("transformer.") == Some(&own);
+        if table.iter().any(|p| is_own(&p.name)) {
+            return Err(format!(
+                "holds {kind} under '{name}', and no tensor that is read; save the model's \
+                 state_dict in F32, F16 or BF16"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What is known before the choice of weights.

@@ -1,16 +1,17 @@
 //! The directory of a zip archive, as far as `torch.save` needs it: entries that are stored whole.
 //!
-//! From the end of the file: the end record `PK\5\6` (22 bytes and a comment that reaches to the
-//! last byte); before it, in a zip64 archive, the locator `PK\6\7` and the zip64 end record
-//! `PK\6\6`; before these the central directory, one `PK\1\2` header for each entry; and at the
-//! place that it names the entry's local header `PK\3\4`, then its bytes.
-//!
-//! What is refused, as it never comes from `torch.save` and is how archives lie: compressed or
-//! encrypted entries, entries that overlap or reach out of their place, one name twice, a
-//! directory that is not where the end record says, local headers that tell another name.
+//! The crate `zip` finds and reads the records. It forgives what two readers could take for two
+//! different archives, so the rest is checked here, against the bytes. Refused are compressed or
+//! encrypted entries, entries that overlap or reach out of their place, one name twice, headers
+//! with bytes between them, a directory that is not where the end record says, and local headers
+//! that tell another name.
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
 use std::ops::Range;
+
+use zip::ZipArchive;
+use zip::read::{ArchiveOffset, Config};
 
 /// The most entries that are read; the largest published models have some thousands.
 const MAX_ENTRIES: usize = 1 << 20;
@@ -49,41 +50,11 @@ pub struct Archive {
     entries: BTreeMap<String, Entry>,
 }
 
-/// Reads little-endian numbers at a place, or tells that the file ends before.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn slice(&self, start: usize, length: usize) -> Result<&'a [u8], String> {
-        start
-            .checked_add(length)
-            .and_then(|end| self.0.get(start..end))
-            .ok_or_else(|| format!("the archive is cut short or damaged at byte {start}"))
-    }
-    fn array<const N: usize>(&self, start: usize) -> Result<[u8; N], String> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.slice(start, N)?);
-        Ok(array)
-    }
-    fn u16(&self, start: usize) -> Result<usize, String> {
-        Ok(u16::from_le_bytes(self.array(start)?).into())
-    }
-    fn u32(&self, start: usize) -> Result<usize, String> {
-        Ok(u32::from_le_bytes(self.array(start)?) as usize)
-    }
-    fn u64(&self, start: usize) -> Result<usize, String> {
-        usize::try_from(u64::from_le_bytes(self.array(start)?))
-            .map_err(|_| format!("a number at byte {start} passes the address space"))
-    }
-    fn is_at(&self, signature: &[u8; 4], start: usize) -> bool {
-        self.0.get(start..).is_some_and(|rest| rest.starts_with(signature))
-    }
-}
-
-/// Place and length of the central directory, and the number of its entries.
-struct Directory {
-    start: usize,
-    end: usize,
-    count: usize,
+/// A little-endian number of N bytes, or what is wrong.
+fn number<const N: usize>(file: &[u8], at: usize) -> Result<usize, String> {
+    let bytes = at.checked_add(N).and_then(|end| file.get(at..end));
+    let bytes = bytes.ok_or_else(|| format!("the archive is cut short at byte {at}"))?;
+    Ok(bytes.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
 impl Archive {
@@ -92,29 +63,49 @@ impl Archive {
     /// # Errors
     /// One sentence that names what is wrong and, where it is one entry, which.
     pub fn read(file: &[u8]) -> Result<Archive, String> {
-        let bytes = Bytes(file);
-        let directory = directory(&bytes)?;
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let zip = ZipArchive::with_config(config, Cursor::new(file)).map_err(|e| {
+            format!("the archive is cut short or damaged ({e}); fetch it or save it again")
+        })?;
+        if zip.len() > MAX_ENTRIES {
+            return Err(format!("more than {MAX_ENTRIES} entries; no checkpoint has as many"));
+        }
+        let start = zip.central_directory_start() as usize;
+        let (metadata, comment) = (zip.metadata(), zip.comment().len());
         let mut entries = BTreeMap::new();
         let mut places = Vec::new();
-        let mut at = directory.start;
-        while at < directory.end {
-            let (name, entry, header, next) = entry(&bytes, at, directory.start)?;
-            at = next;
-            places.push((header, entry.bytes.end));
-            if entries.len() >= MAX_ENTRIES {
-                return Err(format!("more than {MAX_ENTRIES} entries; no checkpoint has as many"));
+        let mut next = start;
+        for i in 0..metadata.len() {
+            let entry = metadata.entry(i).map_err(|e| e.to_string())?;
+            let header = entry.central_header_start() as usize;
+            let Ok(name) = std::str::from_utf8(entry.name_raw()) else {
+                return Err(format!("the name of an entry at byte {header} is not UTF-8"));
+            };
+            let bad = |what: &str| format!("entry '{name}' {what}");
+            if header != next {
+                // The crate keeps the last of two entries of one name, in the place of the first.
+                return Err(bad("stands there twice; the archive is damaged"));
             }
-            if entries.insert(name.clone(), entry).is_some() {
-                return Err(format!("entry '{name}' stands there twice; the archive is damaged"));
+            let lengths = [28, 30, 32].map(|at| number::<2>(file, header + at));
+            next = lengths.into_iter().try_fold(header + 46, |at, n| Ok::<_, String>(at + n?))?;
+            // Bits 0, 6 and 13: encrypted, strongly encrypted, masked headers.
+            if number::<2>(file, header + 8)? & 0x2041 != 0 {
+                return Err(bad("is encrypted; save the checkpoint anew with torch.save"));
             }
+            let method = number::<2>(file, header + 10)?;
+            if method != 0 {
+                return Err(bad(&format!(
+                    "is compressed (method {method}); torch.save stores its entries, save it anew"
+                )));
+            }
+            if entry.compressed_size() != entry.size() {
+                return Err(bad("is stored, but in another length than it has"));
+            }
+            let bytes = stored(file, &entry, start).map_err(|what| bad(&what))?;
+            places.push((entry.header_start() as usize, bytes.end));
+            entries.insert(name.to_owned(), Entry { bytes, crc32: entry.crc32() });
         }
-        if at != directory.end || places.len() != directory.count {
-            return Err(format!(
-                "the directory holds {} entries and announces {}; the archive is damaged",
-                places.len(),
-                directory.count
-            ));
-        }
+        check_end(file, start..next, metadata.len(), comment)?;
         places.sort_unstable();
         if let Some(pair) = places.windows(2).find(|pair| pair[1].0 < pair[0].1) {
             return Err(format!("entries overlap at byte {}; the archive is damaged", pair[1].0));
@@ -133,128 +124,54 @@ impl Archive {
     }
 }
 
-/// Finds the central directory by the records at the end of the file.
-fn directory(bytes: &Bytes) -> Result<Directory, String> {
+/// Where the bytes of an entry lie, by its local header, which must tell the same; before `limit`.
+fn stored(
+    file: &[u8],
+    entry: &zip::read::ZipFileEntry,
+    limit: usize,
+) -> Result<Range<usize>, String> {
+    let header = usize::try_from(entry.header_start()).unwrap_or(usize::MAX);
+    if !file.get(header..).is_some_and(|rest| rest.starts_with(b"PK\x03\x04")) {
+        return Err(format!("does not begin at byte {header}; the archive is damaged"));
+    }
+    let (name, extra) = (number::<2>(file, header + 26)?, number::<2>(file, header + 28)?);
+    let same = file.get(header + 30..header + 30 + name) == Some(entry.name_raw());
+    if number::<2>(file, header + 8)? != 0 || !same {
+        return Err("is told otherwise by its own header; the archive is damaged".into());
+    }
+    let start = header + 30 + name + extra;
+    let end = usize::try_from(entry.size()).ok().and_then(|length| start.checked_add(length));
+    match end {
+        Some(end) if end <= limit => Ok(start..end),
+        _ => Err("reaches past the place of the entries; the archive is damaged".into()),
+    }
+}
+
+/// Checks that behind the directory lie the end records and the comment, and nothing else, and
+/// that the end record's numbers are those of the directory wherever they fit it.
+fn check_end(
+    file: &[u8],
+    directory: Range<usize>,
+    count: usize,
+    comment: usize,
+) -> Result<(), String> {
     const END: usize = 22;
-    let total = bytes.0.len();
-    let earliest = total.saturating_sub(END + usize::from(u16::MAX));
-    let end = (earliest..=total.saturating_sub(END))
-        .rev()
-        .find(|&at| {
-            bytes.is_at(b"PK\x05\x06", at)
-                && bytes.u16(at + 20).is_ok_and(|comment| at + END + comment == total)
-        })
-        .ok_or("the end of the archive is missing: the file is cut short; fetch it again")?;
-    let mut count = bytes.u16(end + 10)?;
-    let mut size = bytes.u32(end + 12)?;
-    let mut start = bytes.u32(end + 16)?;
-    let disks = (bytes.u16(end + 4)?, bytes.u16(end + 6)?);
-    if !matches!(disks, (0, 0) | (0xffff, 0xffff)) {
-        return Err("the archive is one of several parts; join them first".into());
+    const ZIP64: usize = 56 + 20; // the zip64 end record and its locator
+    let end = file.len().saturating_sub(END + comment);
+    let numbers =
+        [number::<2>(file, end + 10)?, number::<4>(file, end + 12)?, number::<4>(file, end + 16)?];
+    let own = [count, directory.len(), directory.start];
+    let most = [0xffff, 0xffff_ffff, 0xffff_ffff];
+    let wide = directory.end + ZIP64 == end;
+    let fits = (0..3).all(|i| numbers[i] == own[i] || wide && numbers[i] == most[i]);
+    if fits && (wide || directory.end == end) {
+        return Ok(());
     }
-    let mut behind = end;
-    let locator = end.wrapping_sub(20);
-    if end >= 20 && bytes.is_at(b"PK\x06\x07", locator) {
-        let record = bytes.u64(locator + 8)?;
-        let damaged = || format!("its zip64 end record at byte {record} is damaged");
-        if !bytes.is_at(b"PK\x06\x06", record) || record.checked_add(56) != Some(locator) {
-            return Err(damaged());
-        }
-        let wide = (bytes.u64(record + 32)?, bytes.u64(record + 40)?, bytes.u64(record + 48)?);
-        // Two directories in one file would be read by different programs as different archives.
-        let same = |narrow: usize, most: usize, wide: usize| narrow == most || narrow == wide;
-        if !same(count, 0xffff, wide.0)
-            || !same(size, 0xffff_ffff, wide.1)
-            || !same(start, 0xffff_ffff, wide.2)
-        {
-            return Err(damaged());
-        }
-        (count, size, start) = wide;
-        behind = record;
-    }
-    if start.checked_add(size) != Some(behind) {
-        return Err(format!(
-            "its directory of {size} bytes at byte {start} does not end at byte {behind}; the \
-             archive is damaged"
-        ));
-    }
-    Ok(Directory { start, end: behind, count })
-}
-
-/// Reads the central header at `at`: the name, the entry, where its local header begins, and
-/// where the next central header does.
-fn entry(bytes: &Bytes, at: usize, limit: usize) -> Result<(String, Entry, usize, usize), String> {
-    const CENTRAL: usize = 46;
-    const LOCAL: usize = 30;
-    if !bytes.is_at(b"PK\x01\x02", at) {
-        return Err(format!("the directory is damaged at byte {at}"));
-    }
-    let flags = bytes.u16(at + 8)?;
-    let method = bytes.u16(at + 10)?;
-    let crc32 = u32::from_le_bytes(bytes.array(at + 16)?);
-    let mut packed = bytes.u32(at + 20)?;
-    let mut length = bytes.u32(at + 24)?;
-    let (name_length, extra_length) = (bytes.u16(at + 28)?, bytes.u16(at + 30)?);
-    let mut header = bytes.u32(at + 42)?;
-    let name = bytes.slice(at + CENTRAL, name_length)?;
-    let extra = bytes.slice(at + CENTRAL + name_length, extra_length)?;
-    let next = at + CENTRAL + name_length + extra_length + bytes.u16(at + 32)?;
-    let Ok(text) = std::str::from_utf8(name) else {
-        return Err(format!("the name of an entry at byte {at} is not UTF-8"));
-    };
-    let bad = |what: &str| format!("entry '{text}' {what}");
-    // Bits 0, 6 and 13: encrypted, strongly encrypted, masked headers.
-    if flags & 0x2041 != 0 {
-        return Err(bad("is encrypted; save the checkpoint anew with torch.save"));
-    }
-    if method != 0 {
-        return Err(bad(&format!(
-            "is compressed (method {method}); torch.save stores its entries, save it anew"
-        )));
-    }
-    // The zip64 field holds, in this order, those numbers whose 32-bit field is full.
-    let mut wide = zip64_field(extra).map_err(|()| bad("has a damaged extra field"))?;
-    for field in [&mut length, &mut packed, &mut header] {
-        if *field == 0xffff_ffff {
-            let (head, rest) = wide.split_first_chunk::<8>().ok_or_else(|| {
-                bad("has a length or place that does not fit its fields; the archive is damaged")
-            })?;
-            wide = rest;
-            *field = usize::try_from(u64::from_le_bytes(*head))
-                .map_err(|_| bad("passes the address space"))?;
-        }
-    }
-    if packed != length {
-        return Err(bad("is stored, but in another length than it has; the archive is damaged"));
-    }
-    if !bytes.is_at(b"PK\x03\x04", header) {
-        return Err(bad(&format!("does not begin at byte {header}; the archive is damaged")));
-    }
-    let (local_name, local_extra) = (bytes.u16(header + 26)?, bytes.u16(header + 28)?);
-    if bytes.u16(header + 8)? != method || bytes.slice(header + LOCAL, local_name)? != name {
-        return Err(bad("is told otherwise by its own header; the archive is damaged"));
-    }
-    let start = header + LOCAL + local_name + local_extra;
-    match start.checked_add(length) {
-        Some(end) if end <= limit => {
-            Ok((text.to_owned(), Entry { bytes: start..end, crc32 }, header, next))
-        }
-        _ => Err(bad("reaches past the place of the entries; the archive is damaged")),
-    }
-}
-
-/// The body of the zip64 field among the extra fields; empty where there is none.
-fn zip64_field(mut extra: &[u8]) -> Result<&[u8], ()> {
-    while !extra.is_empty() {
-        let (head, rest) = extra.split_first_chunk::<4>().ok_or(())?;
-        let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
-        let body = rest.get(..length).ok_or(())?;
-        if head[..2] == [1, 0] {
-            return Ok(body);
-        }
-        extra = &rest[length..];
-    }
-    Ok(&[])
+    Err(format!(
+        "its directory of {count} entries at byte {} does not end at byte {end} as the end record \
+         says; the archive is damaged",
+        directory.start
+    ))
 }
 
 #[cfg(test)]
@@ -320,14 +237,15 @@ mod tests {
             (first + 20, b"\x04\0\0\0", "in another length"),
             (first + 20, b"\xff\xff\xff\x7f\xff\xff\xff\x7f", "reaches past"),
             (first + 42, b"\x01\0\0\0", "does not begin at byte 1"),
-            (first + 42, b"\xff\xff\xff\xff", "does not fit its fields"),
+            (first + 42, b"\xff\xff\xff\xff", "does not begin at byte 4294967295"),
             (first + 46, b"ab", "told otherwise"),
             (first + 46, b"\xff\xff", "not UTF-8"),
             (8, b"\x08\0", "told otherwise"),
             (second + 42, b"\0\0\0\0", "told otherwise"),
-            (end + 10, b"\x03\0", "holds 2 entries and announces 3"),
-            (end + 16, b"\0\0\0\0", "does not end at byte"),
-            (end + 4, b"\x01\0", "one of several parts"),
+            (end + 10, b"\x03\0", "damaged"),
+            (end + 10, b"\x01\0", "damaged"),
+            (end + 16, b"\0\0\0\0", "damaged"),
+            (end + 4, b"\x01\0", "Multi-disk"),
         ] {
             let mut file = file.clone();
             file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -342,6 +260,41 @@ mod tests {
         assert!(Archive::read(&over).unwrap_err().contains("entries overlap"));
         for length in 0..file.len() {
             assert!(Archive::read(&file[..length]).is_err());
+        }
+    }
+
+    /// The archive with zip64 end records of `count` entries, its narrow ones as `narrow`.
+    fn zip64(count: u64, narrow: u16) -> Vec<u8> {
+        let mut file = archive(&[("aa", b"hello"), ("bb", b"world")]);
+        let end = find(&file, b"PK\x05\x06");
+        let mut tail = file.split_off(end);
+        let start = find(&file, b"PK\x01\x02") as u64;
+        file.extend(b"PK\x06\x06");
+        file.extend(44u64.to_le_bytes());
+        file.extend([45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        for number in [count, count, end as u64 - start, start] {
+            file.extend(number.to_le_bytes());
+        }
+        file.extend(b"PK\x06\x07\0\0\0\0");
+        file.extend((end as u64).to_le_bytes());
+        file.extend([1, 0, 0, 0]);
+        tail[8..10].copy_from_slice(&narrow.to_le_bytes());
+        tail[10..12].copy_from_slice(&narrow.to_le_bytes());
+        file.extend(tail);
+        file
+    }
+
+    #[test]
+    fn zip64_archives_are_read_and_may_not_be_two_archives_in_one() {
+        for narrow in [2, 0xffff] {
+            let archive = Archive::read(&zip64(2, narrow)).unwrap();
+            assert_eq!(archive.names().collect::<Vec<_>>(), ["aa", "bb"]);
+        }
+        // A reader of the narrow numbers alone would see one entry.
+        assert!(Archive::read(&zip64(2, 1)).unwrap_err().contains("damaged"));
+        // No memory is set aside for entries that are only announced.
+        for count in [1 << 20, 1 << 40, u64::MAX] {
+            assert!(Archive::read(&zip64(count, 0xffff)).unwrap_err().contains("damaged"));
         }
     }
 }

@@ -12,18 +12,31 @@ const ALL: &[&str] = &["l2r", "r2l", "uniform", "fixed:", "fractal", "blocks:", 
 /// How far the weights of a mix may sum from 1.
 const WEIGHT_TOLERANCE: f64 = 1e-9;
 
-pub(super) fn parse(text: &str) -> Result<OrderSpec> {
-    let mut parser = Parser { text, at: 0 };
-    let spec = parser.spec(ALL, None)?;
-    if parser.at < text.len() {
-        let more = match &spec {
-            OrderSpec::Mix(_) => "+ or the end",
-            OrderSpec::Blocks { .. } => ":inner=, :outer= or the end",
-            _ => "the end",
-        };
-        return Err(parser.refuse(parser.at, more));
+impl OrderSpec {
+    /// Reads a SPEC.
+    ///
+    /// # Errors
+    /// When it is malformed; the error names the character and lists what is allowed there.
+    pub fn parse(text: &str) -> Result<OrderSpec> {
+        let mut parser = Parser { text, at: 0 };
+        let spec = parser.spec(ALL, None)?;
+        if parser.at < text.len() {
+            let more = match &spec {
+                OrderSpec::Mix(_) => "+ or the end",
+                OrderSpec::Blocks { .. } => ":inner=, :outer= or the end",
+                _ => "the end",
+            };
+            return Err(parser.refuse(parser.at, more));
+        }
+        Ok(spec)
     }
-    Ok(spec)
+}
+
+impl std::str::FromStr for OrderSpec {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        OrderSpec::parse(text)
+    }
 }
 
 struct Parser<'a> {

@@ -1,10 +1,8 @@
-//! The order SPEC: its parts and its canonical text. The grammar is read in `grammar.rs`.
+//! The order SPEC: its parts and its canonical text. `grammar.rs` reads it.
 
 use std::fmt;
 
-use crate::Result;
-
-/// What the rows of a stream are. [`OrderSpec::parse`] reads it, `Display` prints it canonically.
+/// What the rows of a stream are. `OrderSpec::parse` reads it, `Display` prints it canonically.
 ///
 /// ```text
 /// SPEC  = l2r | r2l | uniform | fixed:SEED | fixed:@FILE | fractal
@@ -77,14 +75,6 @@ pub enum Outer {
 }
 
 impl OrderSpec {
-    /// Reads a SPEC.
-    ///
-    /// # Errors
-    /// When it is malformed; the error names the character and lists what is allowed there.
-    pub fn parse(text: &str) -> Result<OrderSpec> {
-        super::grammar::parse(text)
-    }
-
     /// What its rows come to in the end: of a curriculum its last SPEC, else itself.
     pub fn settled(&self) -> &OrderSpec {
         match self {
@@ -106,13 +96,6 @@ impl OrderSpec {
             }
             OrderSpec::Uniform | OrderSpec::Mix(_) | OrderSpec::Ramp { .. } => false,
         }
-    }
-}
-
-impl std::str::FromStr for OrderSpec {
-    type Err = crate::Error;
-    fn from_str(text: &str) -> Result<Self> {
-        OrderSpec::parse(text)
     }
 }
 

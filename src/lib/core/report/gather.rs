@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 
 use super::{Model, Report, Sampling, Score, Text, Training, unigram_baseline};
 use crate::error::IoContext;
-use crate::format::{jsonl, map_file};
+use crate::format::checkpoint::CheckpointFile;
+use crate::format::jsonl;
 use crate::tokens::{Dataset, OpenOptions};
 use crate::{Error, Result};
 
@@ -75,16 +75,11 @@ fn model(run: &Path) -> Result<Model> {
     let step = step.trim();
     let step = step.strip_prefix("checkpoints/").unwrap_or(step);
     let path = run.join("checkpoints").join(step).join("model.st");
-    let bytes = map_file(&path)?;
-    let (_, header) = SafeTensors::read_metadata(&bytes)
-        .map_err(|e| Error::input_at(&path, format!("no safetensors header: {e}")))?;
-    let size = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
-    let parameters = header.tensors().values().map(|tensor| size(&tensor.shape)).sum();
-    let config = header.metadata().as_ref().and_then(|map| map.get("config"));
-    let config = match config.map(|text| serde_json::from_str(text)) {
-        Some(Ok(config)) => config,
-        _ => return Err(Error::input_at(&path, "no model config in the metadata")),
-    };
+    let file = CheckpointFile::open(&path)?;
+    let tensors = file.names().filter_map(|name| file.tensor(name));
+    let parameters = tensors.map(|view| view.element_count() as u64).sum();
+    let config = file.config()?;
+    let config = config.ok_or_else(|| Error::input_at(&path, "no model config in the metadata"))?;
     Ok(Model { parameters, config })
 }
 
@@ -136,7 +131,13 @@ impl Records {
 }
 
 fn score(path: &Path) -> Result<Score> {
-    let records = Records::read(path, "summary", |_| ())?;
+    let mut numbers = Vec::new();
+    let records = Records::read(path, "summary", |object| {
+        if object.get("type").and_then(Value::as_str) == Some("sequence") {
+            numbers.extend(object.get("index").and_then(Value::as_u64));
+        }
+    })?;
+    refuse_repeats(path, numbers)?;
     let of_file = || {
         let ckpt = records.option("ckpt")?;
         Some(Path::new(&ckpt).file_stem()?.to_string_lossy().into_owned())
@@ -154,6 +155,21 @@ fn score(path: &Path) -> Result<Score> {
         perplexity: records.number("perplexity")?,
         bits_per_byte: records.optional("bits_per_byte"),
     })
+}
+
+/// Refuses scores in which a sequence comes twice, as when two programs wrote one file.
+///
+/// # Errors
+/// Names the first such sequence.
+pub(super) fn refuse_repeats(path: &Path, mut numbers: Vec<u64>) -> Result<()> {
+    numbers.sort_unstable();
+    match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => {
+            let what = format!("sequence {} stands there twice; score the set again", pair[0]);
+            Err(Error::input_at(path, what))
+        }
+    }
 }
 
 fn training(path: &Path) -> Result<Training> {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::text::grouped;
+use super::gather::refuse_repeats;
+use crate::cli::units::grouped;
 use crate::score::{Estimate, ScoreFile, Summary};
 use crate::{Error, Result};
 
@@ -23,6 +24,7 @@ pub fn score_table(paths: &[PathBuf]) -> Result<String> {
     let mut models: Vec<String> = Vec::new();
     for path in paths {
         let file = ScoreFile::read(path)?;
+        refuse_repeats(path, file.sequences.iter().map(|record| record.index).collect())?;
         let summary = file.summary()?;
         let model = model_of(&file);
         let number = models.iter().position(|m| *m == model).unwrap_or_else(|| {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Report;
+use crate::cli::units::{grouped, seconds};
 
 impl Report {
     /// The report for people, 100 columns at most but for the samples.
@@ -38,20 +39,20 @@ impl Report {
         )?;
         writeln!(
             out,
-            "training  {} steps, {} tokens in {:.0} s: {} tokens a second ({}, {})",
+            "training  {} steps, {} tokens in {}: {} tokens a second ({}, {})",
             grouped(training.steps),
             grouped(training.tokens),
-            training.seconds,
+            seconds(training.seconds),
             grouped(training.tokens_per_second as u64),
             training.device.as_deref().unwrap_or("device not recorded"),
             training.dtype.as_deref().unwrap_or("dtype not recorded"),
         )?;
         writeln!(
             out,
-            "sampling  {} samples, {} tokens in {:.1} s: {} tokens a second",
+            "sampling  {} samples, {} tokens in {}: {} tokens a second",
             grouped(sampling.samples),
             grouped(sampling.tokens),
-            sampling.seconds,
+            seconds(sampling.seconds),
             grouped(sampling.tokens_per_second as u64),
         )?;
         self.write_scores(out)?;
@@ -81,31 +82,5 @@ impl Report {
             row(out, [&score.weights, &score.orders, &nll, &error, &perplexity, &bits])?;
         }
         Ok(())
-    }
-}
-
-/// A whole number with commas between thousands.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (12_345_678, "12,345,678")]
-        {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

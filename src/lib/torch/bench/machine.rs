@@ -7,9 +7,6 @@ use serde_json::{Value, json};
 use crate::device::{Runtime, memory_bytes};
 use crate::kernels::matmul;
 
-/// The libtorch that these bindings are made for, and link to no other.
-const LIBTORCH: &str = "2.11.0";
-
 /// Processor, cores, memory, device, threads and versions, for the `run` record.
 pub(super) fn describe(runtime: &Runtime) -> Value {
     let of = |file: &str, key: &str| -> Option<String> {
@@ -24,7 +21,7 @@ pub(super) fn describe(runtime: &Runtime) -> Value {
         "device": runtime.device_name(),
         "threads": runtime.threads,
         "avx512": matmul::available(),
-        "libtorch": LIBTORCH,
+        "libtorch": crate::LIBTORCH,
         "load_average": fs::read_to_string("/proc/loadavg")
             .ok()
             .and_then(|text| text.split(' ').next()?.parse::<f64>().ok()),

@@ -74,6 +74,7 @@ pub struct Emitter {
     pub totals: Totals,
     progress: Progress,
     emitted: u64,
+    tokens: u64,
     /// The standard error at which enough sequences are scored.
     target: Option<f64>,
     /// Whether it is reached.
@@ -92,7 +93,7 @@ impl Emitter {
         let mut totals = Totals::new();
         done.iter().for_each(|record| totals.add(record));
         let progress = Progress::new("sequences", Some(left), quiet);
-        Emitter { out, totals, progress, emitted: 0, target, reached: false }
+        Emitter { out, totals, progress, emitted: 0, tokens: 0, target, reached: false }
     }
 
     /// Writes records in order; those behind the one that reaches the target are dropped.
@@ -113,6 +114,7 @@ impl Emitter {
             self.totals.add(&record);
             self.out.put(&record)?;
             self.emitted += 1;
+            self.tokens += record.token_count;
             if let Some(target) = self.target {
                 let mean = self.totals.mean();
                 self.reached = mean.sequences >= FEWEST && mean.std_error <= target;
@@ -120,16 +122,17 @@ impl Emitter {
         }
         let mean = self.totals.mean();
         let error = if self.target.is_some() && mean.std_error.is_finite() {
-            format!(", standard error {:.5}", mean.std_error)
+            format!("  standard error {:.5}", mean.std_error)
         } else {
             String::new()
         };
-        self.tell(&format!("{:.4} nats a token{error}", mean.mean));
+        self.tell(&format!("{:.4} nats/token{error}", mean.mean));
         self.out.flush()
     }
 
     /// Progress without a finished sequence.
     pub fn tell(&mut self, message: &str) {
+        self.progress.also("tokens", self.tokens);
         self.progress.set(self.emitted, message);
     }
 

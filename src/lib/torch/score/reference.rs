@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use ao_core::cli::{Input, Progress};
+use ao_core::cli::{Input, Progress, peak_memory_bytes};
 use ao_core::score::{Estimate, Judge, Protocol, Sample, Samples, Variety};
 use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result};
@@ -224,7 +224,7 @@ impl Judging {
             seconds: started.elapsed().as_secs_f64(),
             rows_forwarded: cost.rows_forwarded,
             rows_through_head: cost.rows_through_head,
-            peak_memory_bytes: crate::device::peak_memory_bytes(),
+            peak_memory_bytes: peak_memory_bytes(),
             note: error.is_none().then_some("a standard error needs two samples"),
         };
         let mut out = self.out;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ao_core::cli::{Input, RunRecord};
+use ao_core::cli::{Input, RunRecord, peak_memory_bytes};
 use ao_core::orders::OrderSource;
 use ao_core::process::Orders as Capability;
 use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
@@ -18,7 +18,7 @@ use super::output::{Emitter, Out};
 use super::pending::{Open, order_noise};
 use super::reference;
 use super::set::{Cloze, Item, Set};
-use crate::device::{Runtime, peak_memory_bytes};
+use crate::device::Runtime;
 use crate::family::{self, EnsembleSettings, Model, ScoreSettings, Scorer, Work};
 use crate::network::Loaded;
 

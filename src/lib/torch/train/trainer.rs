@@ -17,7 +17,7 @@ use super::data::{Loader, StepData};
 use super::estimate::Estimate;
 use super::evaluate::Validation;
 use super::flops::{Ceiling, PeakTflops};
-use super::metrics::{Metrics, StepRecord, SummaryRecord, peak_memory};
+use super::metrics::{Metrics, StepRecord, SummaryRecord};
 use super::optimizer::Optimizer;
 use super::options::{LossPer, TrainArgs};
 use super::plan::Plan;
@@ -95,6 +95,7 @@ impl Trainer {
     fn train(mut self) -> Result<()> {
         let quiet = self.args.quiet.quiet;
         let mut progress = Progress::new("steps", Some(self.args.size.steps), quiet);
+        progress.begin_at(self.state.step, self.state.tokens);
         let mut logged = (Instant::now(), self.state.tokens);
         let stopped_by = loop {
             if let Some(reason) = self.reason_to_stop() {
@@ -128,7 +129,8 @@ impl Trainer {
                 self.metrics.step(&record)?;
                 logged = (Instant::now(), self.state.tokens);
             }
-            progress.set(step, &format!("loss {:.4} nats", record.loss_nats));
+            progress.also("tokens", self.state.tokens);
+            progress.set(step, &format!("loss {:.3}", record.loss_nats));
             if signals::interrupted().is_err() {
                 break "signal";
             }
@@ -196,7 +198,7 @@ impl Trainer {
             steps_of_start: steps,
             tokens_per_second: rate,
             mfu: rate.and_then(|rate| self.mfu(rate)),
-            peak_memory_bytes: peak_memory(),
+            peak_memory_bytes: cli::peak_memory_bytes(),
             seconds_of: clock.all().map(|(name, s)| (format!("{name}_seconds"), s)).collect(),
         };
         if let Some(rate) = rate {

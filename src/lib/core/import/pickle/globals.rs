@@ -11,8 +11,13 @@ pub enum Global {
     OrderedDict,
     /// `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`.
     RebuildTensor,
-    /// `torch._utils._rebuild_parameter`: its tensor.
+    /// `torch._utils._rebuild_tensor_v3`: a tensor of a type that has no storage of its own, such as
+    /// `torch.float8_e4m3fn`, which is named and not read.
+    RebuildOther,
+    /// `torch._utils._rebuild_parameter` and its kin: its tensor.
     RebuildParameter,
+    /// `torch._tensor._rebuild_from_type_v2`: the tensor below a class of its own.
+    RebuildFromType,
     /// `torch.FloatStorage` and its kin: the type of a storage's elements.
     Storage(DType),
     /// `torch.Size`: its tuple.
@@ -27,7 +32,11 @@ impl Global {
         Some(match (module, name) {
             ("collections", "OrderedDict") => Global::OrderedDict,
             ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Global::RebuildTensor,
-            ("torch._utils", "_rebuild_parameter") => Global::RebuildParameter,
+            ("torch._utils", "_rebuild_tensor_v3") => Global::RebuildOther,
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
+                Global::RebuildParameter
+            }
+            ("torch._tensor", "_rebuild_from_type_v2") => Global::RebuildFromType,
             ("torch", "Size") => Global::Size,
             ("torch", "device") => Global::Opaque("a device"),
             (
@@ -62,11 +71,32 @@ impl Global {
         match self {
             Global::OrderedDict => ordered_dict(machine, args),
             Global::RebuildTensor => {
+                // A storage of a type that is not known, such as those of quantized tensors.
+                if let Some(Node::Object(name)) = args.first().map(|&at| machine.node(at)) {
+                    return machine.add(Node::Object(name.clone()));
+                }
                 let tensor = tensor(machine, args)?;
                 machine.add(Node::Tensor(Box::new(tensor)))
             }
+            Global::RebuildOther => {
+                let dtype = args.get(6).map(|&at| machine.node(at));
+                let Some(Node::Unknown(name)) = dtype else {
+                    return Err("a tensor of another type is rebuilt without its type".into());
+                };
+                machine.add(Node::Object(name.clone()))
+            }
+            Global::RebuildFromType => match args.first().map(|&at| machine.node(at)) {
+                Some(Node::Global(Global::RebuildTensor)) => {
+                    let Some(Node::Tuple(inner)) = args.get(2).map(|&at| machine.node(at)) else {
+                        return Err("a tensor of a class is rebuilt without arguments".into());
+                    };
+                    let inner = inner.iter().copied().take(8).collect::<Vec<_>>();
+                    Global::RebuildTensor.apply(machine, &inner)
+                }
+                _ => machine.add(Node::Opaque("a tensor of a class of its own")),
+            },
             Global::RebuildParameter => match args.first().map(|&at| (at, machine.node(at))) {
-                Some((at, Node::Tensor(_))) => Ok(at),
+                Some((at, Node::Tensor(_) | Node::Object(_))) => Ok(at),
                 _ => Err("a parameter is rebuilt from something that is no tensor".into()),
             },
             Global::Size => match args {

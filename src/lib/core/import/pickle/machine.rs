@@ -1,6 +1,7 @@
 //! The stack machine that a pickle is a program for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::value::{Node, Pickle, Ref, Storage};
 use super::{Global, MAX_DIMS, MAX_PICKLE, MAX_STACK, MAX_VALUES};
@@ -33,7 +34,7 @@ impl Pickle {
                 Err(what) => return Err(format!("at byte {at} of its pickle, {what}")),
             }
         };
-        Ok(Pickle { nodes: machine.nodes, root })
+        Ok(Pickle { nodes: machine.nodes, root, unknown: machine.unknown })
     }
 }
 
@@ -48,6 +49,8 @@ pub(super) struct Machine<'a> {
     memo: HashMap<u32, Ref>,
     /// Values and members of values made so far.
     made: usize,
+    /// Names that are not known and were called, and how often.
+    unknown: BTreeMap<Arc<str>, usize>,
 }
 
 impl<'a> Machine<'a> {
@@ -60,6 +63,7 @@ impl<'a> Machine<'a> {
             marks: Vec::new(),
             memo: HashMap::new(),
             made: 0,
+            unknown: BTreeMap::new(),
         }
     }
 
@@ -229,29 +233,33 @@ impl<'a> Machine<'a> {
     }
 
     fn global(&mut self, module: &str, name: &str) -> Result<(), String> {
-        let known = Global::named(module, name).ok_or_else(|| {
-            format!(
-                "'{module}.{name}' is not among the names that are read, and nothing was run; \
-                 save the tensors alone (state_dict)"
-            )
-        })?;
-        self.push_new(Node::Global(known))
+        self.push_new(match Global::named(module, name) {
+            Some(known) => Node::Global(known),
+            None => Node::Unknown(format!("{module}.{name}").into()),
+        })
     }
 
-    /// `callable(*args)` for the names that are known.
+    /// `callable(*args)`: what a known name makes of them, and for a name that is not known a
+    /// value that holds its place. Nothing is called.
     fn reduce(&mut self) -> Result<(), String> {
         let (args, callable) = (self.pop()?, self.pop()?);
         let Node::Tuple(args) = self.node(args) else {
             return Err("the arguments of a call are no tuple".into());
+        };
+        let global = match self.node(callable) {
+            Node::Global(global) => *global,
+            Node::Unknown(name) | Node::Object(name) => {
+                let name = name.clone();
+                *self.unknown.entry(name.clone()).or_default() += 1;
+                return self.push_new(Node::Object(name));
+            }
+            other => return Err(format!("{} is called like a function", other.kind())),
         };
         // One tuple may be the arguments of a million calls; those of real ones have at most 7.
         if args.len() > MAX_ARGUMENTS {
             return Err(format!("a call has {} arguments", args.len()));
         }
         let args = args.clone();
-        let Node::Global(global) = *self.node(callable) else {
-            return Err(format!("{} is called like a function", self.node(callable).kind()));
-        };
         let result = global.apply(self, &args)?;
         self.push(result)
     }
@@ -262,6 +270,14 @@ impl<'a> Machine<'a> {
         let Node::Tuple(parts) = self.node(at) else {
             return Err(format!("{} stands where a storage belongs", self.node(at).kind()));
         };
+        // A storage of a type that is not known holds its place until a tensor is wanted of it.
+        if let [tag, kind, ..] = parts[..]
+            && let (Node::Text(tag), Node::Unknown(kind)) = (self.node(tag), self.node(kind))
+            && **tag == *"storage"
+        {
+            let kind = kind.clone();
+            return self.push_new(Node::Object(kind));
+        }
         let storage = match parts[..] {
             [tag, kind, key, _place, count] | [tag, kind, key, _place, count, _] => {
                 match (self.node(tag), self.node(kind), self.node(key)) {
@@ -285,7 +301,7 @@ impl<'a> Machine<'a> {
         self.pop()?;
         let top = self.top()?;
         match self.node(top) {
-            Node::Dict(_) | Node::Opaque(_) => Ok(()),
+            Node::Dict(_) | Node::Opaque(_) | Node::Object(_) | Node::Tensor(_) => Ok(()),
             other => Err(format!("{} is given attributes", other.kind())),
         }
     }
@@ -295,7 +311,7 @@ impl<'a> Machine<'a> {
         let top = self.top()?;
         match &mut self.nodes[top.0 as usize] {
             Node::List(list) => list.extend(items),
-            Node::Opaque("a set") => {}
+            Node::Opaque("a set") | Node::Object(_) => {}
             other => return Err(format!("{} is appended to", other.kind())),
         }
         Ok(())
@@ -309,6 +325,7 @@ impl<'a> Machine<'a> {
         let top = self.top()?;
         match &mut self.nodes[top.0 as usize] {
             Node::Dict(pairs) => pairs.extend(items.chunks_exact(2).map(|p| (p[0], p[1]))),
+            Node::Object(_) => {}
             other => return Err(format!("{} is given keys", other.kind())),
         }
         Ok(())
@@ -377,11 +394,16 @@ impl<'a> Machine<'a> {
             0x8d => self.text(8)?,
             b'B' => self.binary(4)?,
             b'C' => self.binary(1)?,
-            0x8e => self.binary(8)?,
+            0x8e | 0x96 => self.binary(8)?,
             b']' => self.push_new(Node::List(Vec::new()))?,
             b'}' => self.push_new(Node::Dict(Vec::new()))?,
             b')' => self.push_new(Node::Tuple(Vec::new()))?,
             0x8f => self.push_new(Node::Opaque("a set"))?,
+            0x91 => {
+                let items = self.pop_mark()?;
+                self.charge(items.len())?;
+                self.push_new(Node::Opaque("a set"))?;
+            }
             b'l' => {
                 let items = self.pop_mark()?;
                 self.charge(items.len())?;
@@ -449,6 +471,11 @@ impl<'a> Machine<'a> {
             b'R' => self.reduce()?,
             // cls.__new__(cls, *args): no name that is known has more to it than its call.
             0x81 => self.reduce()?,
+            // The same with arguments by name, which only names that are not known have.
+            0x92 => {
+                self.pop()?;
+                self.reduce()?;
+            }
             b'b' => self.build()?,
             b'Q' => self.persistent()?,
             other => return Err(format!("opcode {other:#04x} is not read")),

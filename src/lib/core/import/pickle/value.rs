@@ -1,5 +1,9 @@
 //! What a pickle holds once it is read.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::Global;
 use crate::format::checkpoint::DType;
 
@@ -60,12 +64,16 @@ pub enum Node {
     Tensor(Box<Tensor>),
     /// A value that is known and of no use here, such as a device or a large integer.
     Opaque(&'static str),
+    /// A name of Python's that is not known, such as `argparse.Namespace`: nothing is looked up.
+    Unknown(Arc<str>),
+    /// What such a name was called for or given: an object of which only that name is kept.
+    Object(Arc<str>),
 }
 
 impl Node {
     /// What it is, for people.
-    pub fn kind(&self) -> &'static str {
-        match self {
+    pub fn kind(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Node::None => "None",
             Node::Bool(_) => "a truth value",
             Node::Int(_) => "an integer",
@@ -79,7 +87,9 @@ impl Node {
             Node::Storage(_) => "a storage",
             Node::Tensor(_) => "a tensor",
             Node::Opaque(what) => what,
-        }
+            Node::Unknown(name) => return format!("the name '{name}'").into(),
+            Node::Object(name) => return format!("an object of '{name}'").into(),
+        })
     }
 }
 
@@ -88,12 +98,19 @@ impl Node {
 pub struct Pickle {
     pub(super) nodes: Vec<Node>,
     pub(super) root: Ref,
+    /// Names that are not known and were called, and how often.
+    pub(super) unknown: BTreeMap<Arc<str>, usize>,
 }
 
 impl Pickle {
     /// The value that was pickled.
     pub fn root(&self) -> Ref {
         self.root
+    }
+
+    /// The names that stand for objects which were not made, and how many of each.
+    pub fn unknown(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.unknown.iter().map(|(name, &count)| (&**name, count))
     }
 
     /// A value.

@@ -1,34 +1,29 @@
-//! The rule of `ao-ema`: which average, resolved against the checkpoints it is taken over.
+//! Which average: the checked rule, and its factors for the checkpoints that it is taken over.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::Value;
 
-use super::{Input, RunRecord};
-use crate::ema::{
+use super::args::RuleArgs;
+use super::{
     EmaDecay, Profile, Snapshot, check_alike, decay_coefficients, gamma_of_sigma, normalised,
     reconstruct,
 };
+use crate::cli::{Input, RunRecord, VERSION};
 use crate::format::checkpoint::{CheckpointFile, Kind, Metadata};
 use crate::{Error, Result};
 
-/// Exactly one way to average.
-#[derive(Debug, Clone, clap::Args, Serialize)]
-#[group(id = "rule", required = true, multiple = false)]
-pub struct Rule {
-    /// Exponential average: the first file starts it, one update per further file
-    #[arg(long, value_name = "B", group = "rule")]
-    pub decay: Option<f64>,
-    /// The plain mean
-    #[arg(long, group = "rule")]
-    pub mean: bool,
-    /// Weights of the files, scaled to sum to 1: 1,2,3
-    #[arg(long, value_name = "A,B,…", value_delimiter = ',', group = "rule")]
-    pub coefficients: Vec<f64>,
-    /// Build the average that another decay would have kept: decay:B, power:G or sigma:S
-    #[arg(long, value_name = "PROFILE", group = "rule")]
-    pub posthoc: Option<String>,
+/// One way to average, its numbers in range.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rule {
+    /// The first file starts the average, each further one is an update.
+    Decay(f64),
+    /// Equal factors.
+    Mean,
+    /// These factors, scaled to sum to 1.
+    Coefficients(Vec<f64>),
+    /// The average that this profile would have kept, and the words it was asked for with.
+    Posthoc(Profile, String),
 }
 
 /// A rule with its factors.
@@ -41,33 +36,18 @@ pub struct Average {
     built: Option<(Profile, f64)>,
 }
 
-impl Rule {
-    /// The factors of these files.
-    ///
-    /// # Errors
-    /// When numbers are out of range, counts differ, or a file does not say what average it is.
-    pub fn resolve(&self, files: &[CheckpointFile]) -> Result<Average> {
-        let average = |factors| Average { factors, decay: None, built: None };
-        check_alike(files)?;
-        if let Some(decay) = self.decay {
+impl TryFrom<RuleArgs> for Rule {
+    type Error = Error;
+
+    fn try_from(args: RuleArgs) -> Result<Rule> {
+        if let Some(decay) = args.decay {
             check_decay("--decay", decay)?;
-            let law = EmaDecay { decay, warmup: false };
-            let factors = decay_coefficients(decay, files.len());
-            return Ok(Average { decay: Some(law), ..average(factors) });
+            return Ok(Rule::Decay(decay));
         }
-        if let Some(text) = &self.posthoc {
-            return posthoc(text, files);
+        if let Some(text) = args.posthoc {
+            return Ok(Rule::Posthoc(parse_profile(&text)?, text));
         }
-        if self.mean {
-            return normalised(&vec![1.0; files.len()]).map(average);
-        }
-        let (given, need) = (self.coefficients.len(), files.len());
-        if given != need {
-            return Err(Error::usage(format!(
-                "--coefficients: {given} numbers for {need} files; give one a file"
-            )));
-        }
-        normalised(&self.coefficients).map(average)
+        Ok(if args.mean { Rule::Mean } else { Rule::Coefficients(args.coefficients) })
     }
 }
 
@@ -78,7 +58,8 @@ fn check_decay(flag: &str, decay: f64) -> Result<()> {
     Err(Error::usage(format!("{flag} {decay}: must be at least 0 and below 1")))
 }
 
-fn posthoc(text: &str, files: &[CheckpointFile]) -> Result<Average> {
+/// Reads `decay:B`, `power:G` or `sigma:S`.
+fn parse_profile(text: &str) -> Result<Profile> {
     let wrong = || {
         Error::usage(format!(
             "--posthoc '{text}': allowed are decay:B (0 to 1), power:G (above 0) and sigma:S \
@@ -87,7 +68,7 @@ fn posthoc(text: &str, files: &[CheckpointFile]) -> Result<Average> {
     };
     let (kind, number) = text.split_once(':').ok_or_else(wrong)?;
     let number: f64 = number.parse().map_err(|_| wrong())?;
-    let profile = match kind {
+    Ok(match kind {
         "decay" => {
             check_decay("--posthoc decay:", number)?;
             Profile::Exponential(EmaDecay { decay: number, warmup: true })
@@ -95,7 +76,38 @@ fn posthoc(text: &str, files: &[CheckpointFile]) -> Result<Average> {
         "power" if number > 0.0 && number < 1e9 => Profile::Power(number),
         "sigma" => Profile::Power(gamma_of_sigma(number).ok_or_else(wrong)?),
         _ => return Err(wrong()),
-    };
+    })
+}
+
+impl Rule {
+    /// The factors of these files.
+    ///
+    /// # Errors
+    /// When files or counts differ, or a file does not say what average it is.
+    pub fn over(&self, files: &[CheckpointFile]) -> Result<Average> {
+        check_alike(files)?;
+        let average = |factors| Average { factors, decay: None, built: None };
+        match self {
+            Rule::Decay(decay) => {
+                let law = EmaDecay { decay: *decay, warmup: false };
+                let factors = decay_coefficients(*decay, files.len());
+                Ok(Average { decay: Some(law), ..average(factors) })
+            }
+            Rule::Mean => normalised(&vec![1.0; files.len()]).map(average),
+            Rule::Coefficients(factors) if factors.len() != files.len() => {
+                Err(Error::usage(format!(
+                    "--coefficients: {} numbers for {} files; give one a file",
+                    factors.len(),
+                    files.len()
+                )))
+            }
+            Rule::Coefficients(factors) => normalised(factors).map(average),
+            Rule::Posthoc(profile, text) => posthoc(*profile, text, files),
+        }
+    }
+}
+
+fn posthoc(profile: Profile, text: &str, files: &[CheckpointFile]) -> Result<Average> {
     let snapshots = files.iter().map(snapshot).collect::<Result<Vec<_>>>()?;
     let step = snapshots.iter().map(|s| s.step).max().unwrap_or(0);
     let result = reconstruct(&snapshots, Snapshot { profile, step }).ok_or_else(|| {
@@ -137,8 +149,8 @@ fn snapshot(file: &CheckpointFile) -> Result<Snapshot> {
 const MAX_STEP: u64 = 100_000_000;
 
 impl Average {
-    /// The metadata of the result: that of the last file (of the latest step, if built), told as an average, with the files,
-    /// their hashes and factors under `ema_source`.
+    /// The metadata of the result: that of the last file (of the latest step, if built), told as
+    /// an average, with the files, their hashes and factors under `ema_source`.
     ///
     /// # Errors
     /// When a file's metadata is malformed or a file cannot be hashed.
@@ -158,7 +170,7 @@ impl Average {
                 kind: Kind::Ema,
                 ema_decay: self.decay.map(|d| d.decay),
                 ema_warmup: self.decay.map(|d| d.warmup),
-                created_by: format!("ao-ema {}", super::VERSION),
+                created_by: format!("ao-ema {}", VERSION),
                 ..own
             }
             .to_map(),
@@ -178,11 +190,19 @@ impl Average {
         Ok(map)
     }
 
-    /// Factor and name of each file, for people.
-    pub fn describe(&self, files: &[CheckpointFile]) -> Vec<String> {
-        let pairs = self.factors.iter().zip(files);
-        let mut lines: Vec<String> =
-            pairs.map(|(x, file)| format!("{x:+.6} {}", file.path().display())).collect();
+    /// A table for people: the factor of each file, its step, its weights and its name.
+    pub fn table(&self, files: &[CheckpointFile]) -> Vec<String> {
+        let mut lines = vec![format!("{:>9}  {:>9}  {:<11}  file", "factor", "step", "weights")];
+        for (factor, file) in self.factors.iter().zip(files) {
+            let of = |key: &str| file.metadata().get(key).map(String::as_str);
+            let weights = match (of("kind"), of("ema_decay")) {
+                (Some("ema"), Some(decay)) => format!("ema:{decay}"),
+                (Some("ema"), None) => "average".into(),
+                (_, _) => "raw".into(),
+            };
+            let (step, name) = (of("step").unwrap_or("-"), file.path().display());
+            lines.push(format!("{factor:>9.6}  {step:>9}  {weights:<11}  {name}"));
+        }
         if let Some((_, error)) = self.built {
             let percent = 100.0 * error;
             lines.push(format!("profile off by {percent:.3} % of its norm (0 is exact)"));
