@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::device::Place;
-use crate::kernels::matmul;
+use crate::kernels::simd::{self, Level};
 
 /// The libtorch that these bindings are made for, and link to no other.
 const LIBTORCH: &str = "2.11.0";
@@ -25,7 +25,8 @@ pub(super) fn describe(place: &Place) -> Value {
         "memory_bytes": kib.map(|n| n * 1024),
         "device": place.device_name(),
         "threads": place.threads,
-        "avx512": matmul::available(),
+        "avx512": Level::of_machine() == Level::Avx512,
+        "simd": simd::level().name(),
         "libtorch": LIBTORCH,
         "load_average": fs::read_to_string("/proc/loadavg")
             .ok()

@@ -12,7 +12,6 @@ use crate::decode::args::Method;
 use crate::decode::diffusion::{self, DiffusionSampler};
 use crate::decode::filter::Filter;
 use crate::decode::generate::{Generator, Request, Shares, Tally};
-use crate::decode::rows::RowTrunk;
 use crate::decode::schedule::Schedule;
 use crate::device::Place;
 use crate::model::{Encoder, Loaded, Weights, decoder};
@@ -114,9 +113,7 @@ impl Subject {
         let mut model = decoder(&self.config, &self.weights, compute, threads)?;
         model.freeze();
         let conditioning = tch::no_grad(|| model.conditioning());
-        let generator = Generator::new(model.as_ref(), &conditioning, filter, threads);
-        let trunk = RowTrunk::new(model.as_ref(), &conditioning, generator.pool());
-        let mut generator = generator.with_rows(trunk.as_ref());
+        let mut generator = Generator::new(model.as_ref(), &conditioning, filter, threads);
         work(&mut |point, first| {
             let free = length - given.len();
             let requests = (0..point.batch_size as u64)

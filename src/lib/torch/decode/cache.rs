@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::kernels::attention::HeadCache;
-use crate::model::Attend;
+use crate::model::{Attend, Stored};
 
 /// Keys and values, one pair of (B, H, slots, hs) a layer; slot k of a sequence is its row k.
 pub struct Cache {
@@ -69,15 +69,13 @@ impl Cache {
         Cache { layers: views, all }
     }
 
-    /// Its memory, of elements of `kind`.
+    /// Its memory.
     ///
     /// # Panics
     /// When it is of another kind, or not on the CPU.
-    ///
-    /// # Safety
-    /// `T` must be the type of `kind`.
-    pub(super) unsafe fn memory<T>(&mut self, kind: Kind) -> CacheMemory<T> {
-        assert!(self.all.kind() == kind && self.all.device() == Device::Cpu, "a cache of {kind:?}");
+    pub(super) fn memory<T: Stored>(&mut self) -> CacheMemory<T> {
+        let fits = self.all.kind() == T::KIND && self.all.device() == Device::Cpu;
+        assert!(fits, "a cache of {:?}", self.all.kind());
         let size = self.all.size();
         let sizes = [0, 2, 3, 4, 5].map(|i| size[i] as usize);
         CacheMemory { data: self.all.data_ptr() as *mut T, sizes }

@@ -5,17 +5,16 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ao_core::Result;
 use ao_core::rng::Stream;
-use ao_core::{Error, Result};
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
+use super::few_row::FewRow;
 use super::filter::Filter;
 use super::law::{Draw, Sampler};
-use super::rows::RowTrunk;
 use super::session::{Line, Session};
-use crate::kernels::parts;
-use crate::kernels::pool::Pool;
-use crate::model::{Conditioning, Decoder, slice};
+use crate::kernels::pool;
+use crate::model::{Conditioning, Decoder};
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
@@ -80,8 +79,8 @@ pub struct Generator<'a> {
     model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
     pub(super) filter: Filter,
-    trunk: Option<&'a RowTrunk>,
-    pool: Arc<Pool>,
+    /// Makes the passes on a CPU.
+    few_row: Option<Arc<FewRow>>,
     candidates: usize,
     /// Samplers that no thread uses at the moment.
     samplers: Mutex<Vec<Sampler>>,
@@ -105,37 +104,24 @@ pub(super) struct Making<'a> {
 }
 
 impl<'a> Generator<'a> {
-    /// A generator with the laws of `filter`, drawing on `threads` threads; `conditioning` is the
-    /// model's own table.
+    /// A generator with the laws of `filter`; `conditioning` is the model's own table.
     pub fn new(
         model: &'a dyn Decoder,
         conditioning: &'a Conditioning,
         filter: Filter,
-        threads: usize,
+        _threads: usize,
     ) -> Generator<'a> {
         Generator {
             model,
             conditioning,
             filter,
-            trunk: None,
-            pool: Arc::new(Pool::new(threads)),
+            few_row: FewRow::new(model, conditioning).map(Arc::new),
             candidates: 0,
             samplers: Mutex::default(),
             logits: Vec::new(),
             tally: Tally::default(),
             shares: Shares::default(),
         }
-    }
-
-    /// The threads that share its work.
-    pub fn pool(&self) -> Arc<Pool> {
-        self.pool.clone()
-    }
-
-    /// Lets `trunk`, made from the same model, make the passes of few rows and the logits.
-    pub fn with_rows(mut self, trunk: Option<&'a RowTrunk>) -> Generator<'a> {
-        self.trunk = trunk;
-        self
     }
 
     /// Lists the `count` likeliest tokens of every drawn position.
@@ -170,7 +156,8 @@ impl<'a> Generator<'a> {
         let streams = requests.iter().map(|r| r.stream.clone()).collect();
         let (drawn, steps) = (vec![Vec::new(); requests.len()], vec![0; requests.len()]);
         let lines = requests.into_iter().map(|r| Line::new(r.order, r.given)).collect();
-        let session = Session::new(self.model, self.conditioning, lines).with_rows(self.trunk);
+        let session =
+            Session::new(self.model, self.conditioning, lines).with_few_row(self.few_row.clone());
         Making { session, streams, drawn, steps }
     }
 
@@ -263,18 +250,9 @@ impl<'a> Generator<'a> {
         work: &(impl Fn(usize, &mut Sampler) -> Result<T> + Sync),
     ) -> Result<Vec<T>> {
         let started = Instant::now();
-        let unit = if count * width < THREADED { count.max(1) } else { 1 };
-        let done = Mutex::new(Vec::new());
-        self.pool.split(count, unit, usize::MAX, &|range: Range<usize>, _| {
-            let mut sampler = lock(&self.samplers).pop().unwrap_or_default();
-            let part: Vec<Result<T>> = range.clone().map(|i| work(i, &mut sampler)).collect();
-            lock(&self.samplers).push(sampler);
-            lock(&done).push((range.start, part));
-        });
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_by_key(|part| part.0);
+        let outcomes = share(count, width, &self.samplers, work);
         self.shares.sampling += started.elapsed();
-        done.into_iter().flat_map(|part| part.1).collect()
+        outcomes
     }
 
     /// The `count` logits of hidden rows (N, C), f32 (N, V), in memory that is used again.
@@ -283,17 +261,7 @@ impl<'a> Generator<'a> {
         if values.len() < count {
             values.resize(count, 0.0);
         }
-        let rows = hidden.size()[0] as usize;
-        if let Some(trunk) = self.trunk.filter(|trunk| trunk.takes(rows)) {
-            trunk.logits(hidden, &mut values);
-            return values;
-        }
-        tch::no_grad(|| {
-            let logits = self.model.head().logits(hidden);
-            let logits = logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous();
-            // SAFETY: contiguous and f32 by the line above.
-            values[..count].copy_from_slice(unsafe { slice::<f32>(&logits) });
-        });
+        tch::no_grad(|| self.model.head().logits_into(hidden, &mut values));
         values
     }
 }
@@ -306,30 +274,25 @@ impl Making<'_> {
     }
 }
 
-/// Runs `work` on parts of `0..rows`, one a thread; outcomes in order.
+/// Calls `work` for `count` rows of `width` logits each with a sampler that no other thread uses, on
+/// several threads where it pays; outcomes in order.
 pub(super) fn share<T: Send>(
-    rows: usize,
-    threads: usize,
-    samplers: &mut [Sampler],
-    work: &(impl Fn(std::ops::Range<usize>, &mut Sampler) -> Result<Vec<T>> + Sync),
-) -> Vec<Result<Vec<T>>> {
-    let mut parts = parts(rows, threads.min(samplers.len()));
-    let last = parts.pop().unwrap_or(0..0);
-    std::thread::scope(|scope| {
-        let (own, others) =
-            samplers.split_last_mut().map_or((None, [].as_mut_slice()), |(a, b)| (Some(a), b));
-        let handles: Vec<_> = parts
-            .into_iter()
-            .zip(others)
-            .map(|(part, sampler)| scope.spawn(move || work(part, sampler)))
-            .collect();
-        let mine = own.map(|sampler| work(last, sampler));
-        let failed = || Err(Error::Device("a thread that draws tokens ended early".into()));
-        let mut done: Vec<_> =
-            handles.into_iter().map(|h| h.join().unwrap_or_else(|_| failed())).collect();
-        done.extend(mine);
-        done
-    })
+    count: usize,
+    width: usize,
+    samplers: &Mutex<Vec<Sampler>>,
+    work: &(impl Fn(usize, &mut Sampler) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
+    let unit = if count * width < THREADED { count.max(1) } else { 1 };
+    let done = Mutex::new(Vec::new());
+    pool::split(count, unit, usize::MAX, &|range: Range<usize>, _| {
+        let mut sampler = lock(samplers).pop().unwrap_or_default();
+        let part: Vec<Result<T>> = range.clone().map(|i| work(i, &mut sampler)).collect();
+        lock(samplers).push(sampler);
+        lock(&done).push((range.start, part));
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|part| part.0);
+    done.into_iter().flat_map(|part| part.1).collect()
 }
 
 /// What a mutex holds; a thread that panicked has left nothing half done in it.

@@ -9,7 +9,7 @@
 //! | [`speculative`] | several tokens a pass, by the exact law |
 //! | [`rejection`] | several tokens a pass, by an approximate law |
 //! | [`session`] | sequences in the making, one pass over the cache |
-//! | [`rows`] | passes of few rows, on kernels of our own |
+//! | [`few_row`] | passes on kernels of our own |
 //! | [`cache`] | keys and values, allocated once a batch |
 //! | [`schedule`] | group sizes |
 //! | [`filter`] | temperature, top-k, top-p, min-p, bans |
@@ -19,12 +19,12 @@ pub mod adaptive;
 pub mod args;
 pub mod cache;
 pub mod diffusion;
+pub mod few_row;
 pub mod filter;
 pub mod generate;
 pub mod law;
 mod record;
 pub mod rejection;
-pub mod rows;
 pub mod run;
 pub mod schedule;
 pub mod session;

@@ -13,7 +13,6 @@ use super::args::{Method, SampleArgs};
 use super::diffusion::{self, DiffusionSampler};
 use super::generate::Generator;
 use super::record::Writer;
-use super::rows::RowTrunk;
 use super::template::{Limits, Template};
 use crate::device::Place;
 use crate::model::Loaded;
@@ -116,10 +115,8 @@ pub fn run(args: SampleArgs) -> Result<()> {
     } else {
         let model = loaded.decoder(&place)?;
         let conditioning = tch::no_grad(|| model.conditioning());
-        let generator = Generator::new(model.as_ref(), &conditioning, filter, place.threads);
-        let trunk = RowTrunk::new(model.as_ref(), &conditioning, generator.pool());
-        let mut generator =
-            generator.with_candidates(args.top_k_candidates).with_rows(trunk.as_ref());
+        let mut generator = Generator::new(model.as_ref(), &conditioning, filter, place.threads)
+            .with_candidates(args.top_k_candidates);
         batches(&mut |batch| {
             let requests = batch.iter().map(|(id, t, row)| args.request(*id, t, row)).collect();
             let samples = method.generate(&mut generator, requests)?;

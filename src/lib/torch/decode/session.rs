@@ -4,11 +4,13 @@
 //! token of step k, told its position. The keys and values of a row depend on that position too, so
 //! a row is final only once the position of the next step is.
 
+use std::sync::Arc;
+
 use ao_core::{Error, Result};
 use tch::{Kind, Tensor};
 
 use super::cache::Cache;
-use super::rows::{Row, RowTrunk};
+use super::few_row::{FewRow, Row};
 use crate::model::{Conditioning, Decoder};
 
 /// One sequence: its order and the tokens so far.
@@ -75,8 +77,8 @@ pub fn places(asks: &[Ask]) -> Vec<(usize, usize)> {
 pub struct Session<'a> {
     model: &'a dyn Decoder,
     conditioning: &'a Conditioning,
-    /// Makes the passes of few rows, where there is one.
-    trunk: Option<&'a RowTrunk>,
+    /// Makes the passes, where there is one; else libtorch does.
+    few_row: Option<Arc<FewRow>>,
     cache: Cache,
     /// The first row that the family has: 0, or 1 where there is no [None].
     first: usize,
@@ -102,12 +104,12 @@ impl<'a> Session<'a> {
         let head_size = config.n_embd() / config.n_head();
         let sizes = [config.n_layer(), lines.len(), config.n_head(), slots, head_size];
         let cache = Cache::new(sizes, model.compute(), model.device());
-        Session { model, conditioning, trunk: None, cache, first, lines, rows_forwarded: 0 }
+        Session { model, conditioning, few_row: None, cache, first, lines, rows_forwarded: 0 }
     }
 
-    /// Lets `trunk`, made from the same model, make the passes of few rows.
-    pub fn with_rows(mut self, trunk: Option<&'a RowTrunk>) -> Session<'a> {
-        self.trunk = trunk;
+    /// Lets `few_row`, made from the same model, make the passes.
+    pub fn with_few_row(mut self, few_row: Option<Arc<FewRow>>) -> Session<'a> {
+        self.few_row = few_row;
         self
     }
 
@@ -166,10 +168,10 @@ impl<'a> Session<'a> {
             causal.push(own);
         }
         let total: usize = counts.iter().sum();
-        let hidden = match self.trunk.filter(|trunk| trunk.takes(total)) {
-            Some(trunk) => {
+        let hidden = match self.few_row.clone() {
+            Some(few_row) => {
                 let (rows, wanted) = self.rows(asks, &causal, &counts);
-                trunk.pass(&rows, &wanted, &mut self.cache)
+                few_row.pass(&rows, &wanted, &mut self.cache)
             }
             None => tch::no_grad(|| {
                 let rows = counts.iter().copied().max().unwrap_or(0);

@@ -8,12 +8,12 @@ use ao_core::config::ModelConfig;
 use ao_core::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
-use super::ao_gpt::AoGpt;
+use super::ao_gpt::ao_gpt;
 use super::batch::Batch;
-use super::gpt2::Gpt2;
+use super::gpt2::gpt2;
 use super::head::Head;
-use super::parts::Parts;
-use super::sigma_gpt::SigmaGpt;
+use super::sigma_gpt::sigma_gpt;
+use super::transformer::Transformer;
 use super::weights::Weights;
 
 /// How rows look at each other: the only part in which training, scoring and decoding differ.
@@ -106,10 +106,9 @@ pub trait Decoder {
         dropout: f64,
     ) -> Tensor;
 
-    /// The model as plain tensors, where kernels beside libtorch know its family.
-    fn parts(&self) -> Option<Parts> {
-        None
-    }
+    /// The model as plain data, which kernels beside libtorch read; `None` where it is something
+    /// else than a [`Transformer`].
+    fn transformer(&self) -> Option<&Transformer>;
 
     /// Architecture and sizes.
     fn config(&self) -> &ModelConfig {
@@ -230,7 +229,7 @@ impl HandNames {
 }
 
 /// The parts of `Base` for a decoder's config.
-pub(super) fn base(config: &ModelConfig, weights: &Weights, compute: Kind, threads: usize) -> Base {
+pub(super) fn base(config: &ModelConfig, weights: &Weights, compute: Kind) -> Base {
     // A model in f64 is exact throughout.
     let compute = if weights.flat().kind() == Kind::Double { Kind::Double } else { compute };
     let names = HandNames::of_decoder(config);
@@ -238,7 +237,7 @@ pub(super) fn base(config: &ModelConfig, weights: &Weights, compute: Kind, threa
     Base {
         config: config.clone(),
         wte: weights.get(names.token_table),
-        head: Head::new(head, weights.find(names.head_bias), compute, threads),
+        head: Head::new(head, weights.find(names.head_bias), compute),
         compute,
     }
 }
@@ -252,14 +251,14 @@ pub fn decoder(
     config: &ModelConfig,
     weights: &Weights,
     compute: Kind,
-    threads: usize,
+    _threads: usize,
 ) -> Result<Box<dyn Decoder>> {
     Ok(match config {
-        ModelConfig::AoGpt(c) => Box::new(AoGpt::new(c, weights, compute, threads)),
+        ModelConfig::AoGpt(c) => Box::new(ao_gpt(c, weights, compute)),
         ModelConfig::SigmaGpt(_) | ModelConfig::SigmaOfficial(_) => {
-            Box::new(SigmaGpt::new(config, weights, compute, threads))
+            Box::new(sigma_gpt(config, weights, compute))
         }
-        ModelConfig::Gpt2(c) => Box::new(Gpt2::new(c, weights, compute, threads)),
+        ModelConfig::Gpt2(c) => Box::new(gpt2(c, weights, compute)),
         ModelConfig::Radd(_) | ModelConfig::Mdlm(_) | ModelConfig::Sedd(_) => {
             return Err(Error::usage(format!(
                 "arch {} is an encoder; this needs a decoder (ao-gpt, sigma-gpt, gpt2)",

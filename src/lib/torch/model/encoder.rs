@@ -33,7 +33,7 @@ impl Encoder {
         config: &ModelConfig,
         weights: &Weights,
         compute: Kind,
-        threads: usize,
+        _threads: usize,
     ) -> Result<Encoder> {
         let shape = match config {
             ModelConfig::Radd(c) => c.shape(),
@@ -49,13 +49,12 @@ impl Encoder {
         let compute = if weights.flat().kind() == Kind::Double { Kind::Double } else { compute };
         let names = HandNames::of_encoder();
         let (weight, bias) = (weights.get(names.head_weight), weights.get(names.head_bias));
-        let whole_head =
-            Head::new(weight.shallow_clone(), Some(bias.shallow_clone()), compute, threads);
+        let whole_head = Head::new(weight.shallow_clone(), Some(bias.shallow_clone()), compute);
         let (real, mask) = (shape.vocab_size as i64, shape.mask_id as i64);
         let head = if mask == real {
-            Head::new(weight.narrow(0, 0, real), Some(bias.narrow(0, 0, real)), compute, threads)
+            Head::new(weight.narrow(0, 0, real), Some(bias.narrow(0, 0, real)), compute)
         } else {
-            Head::new(weight, Some(bias), compute, threads).excluding(mask)
+            Head::new(weight, Some(bias), compute).excluding(mask)
         };
         Ok(Encoder {
             config: config.clone(),

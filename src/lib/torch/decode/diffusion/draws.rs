@@ -1,28 +1,29 @@
 //! Passes of the network over masked copies, the head on the asked rows, and draws from them.
 
+use std::sync::Mutex;
 use std::time::Instant;
 
 use ao_core::Result;
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 use super::{Counters, Settings};
 use crate::decode::filter::Filter;
 use crate::decode::generate::share;
 use crate::decode::law::{Draw, Sampler};
-use crate::model::{Encoder, Masked, slice};
+use crate::model::{Encoder, Masked};
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
-/// Logits from which on the draws of a step are shared among threads.
-const THREADED: usize = 1 << 17;
 
 /// An encoder with what drawing from it needs.
 pub(super) struct Network<'a> {
     pub encoder: &'a Encoder,
     filter: &'a Filter,
     candidates: usize,
-    threads: usize,
-    samplers: Vec<Sampler>,
+    /// Samplers that no thread uses at the moment.
+    samplers: Mutex<Vec<Sampler>>,
+    /// Logits of the rows at hand.
+    logits: Vec<f32>,
     pub counters: Counters,
 }
 
@@ -32,8 +33,8 @@ impl<'a> Network<'a> {
             encoder,
             filter: &settings.filter,
             candidates: settings.candidates,
-            threads: settings.threads,
-            samplers: (0..settings.threads.max(1)).map(|_| Sampler::default()).collect(),
+            samplers: Mutex::default(),
+            logits: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -94,26 +95,15 @@ impl<'a> Network<'a> {
         for start in (0..all).step_by(most) {
             let count = most.min(all - start);
             let started = Instant::now();
-            let logits = tch::no_grad(|| {
-                let rows = hidden.narrow(0, start as i64, count as i64);
-                let logits = self.encoder.head().logits(&rows);
-                logits.to_kind(Kind::Float).to_device(Device::Cpu).contiguous()
-            });
+            let rows = hidden.narrow(0, start as i64, count as i64);
+            self.logits.resize(self.logits.len().max(count * vocab), 0.0);
+            tch::no_grad(|| self.encoder.head().logits_into(&rows, &mut self.logits));
             let between = Instant::now();
             self.counters.head += between - started;
-            // SAFETY: contiguous and f32 by the lines above.
-            let values = unsafe { slice::<f32>(&logits) };
-            let threads = if values.len() < THREADED { 1 } else { self.threads };
-            let part = |range: std::ops::Range<usize>, sampler: &mut Sampler| {
-                let one = |i: usize| {
-                    let logits = &values[i * vocab..(i + 1) * vocab];
-                    work(start + i, logits, &mut *sampler)
-                };
-                range.map(one).collect::<Result<Vec<T>>>()
-            };
-            for done in share(count, threads, &mut self.samplers, &part) {
-                outcomes.extend(done?);
-            }
+            let values = &self.logits;
+            outcomes.extend(share(count, vocab, &self.samplers, &|i, sampler| {
+                work(start + i, &values[i * vocab..(i + 1) * vocab], sampler)
+            })?);
             self.counters.sampling += between.elapsed();
         }
         Ok(outcomes)
