@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::contents::{Average, AverageTensors, Contents, Tensor};
 use super::{bind, hf, infer, view};
-use crate::family::ModelConfig;
 use crate::error::IoContext;
+use crate::family::ModelConfig;
 use crate::format::checkpoint::{DType, Kind, Metadata};
 use crate::format::{Mapped, shard};
 use crate::{Error, Result};

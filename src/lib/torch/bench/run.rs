@@ -76,8 +76,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     for round in 0..rounds {
         for ((point, sampler), measured) in points.iter().zip(&mut samplers).zip(&mut measured) {
             let first = round * point.batch_size as u64;
-            let one =
-                subject.generate(sampler.as_mut(), point, (args.seed.seed, length, first))?;
+            let one = subject.generate(sampler.as_mut(), point, (args.seed.seed, length, first))?;
             if round >= args.warmup {
                 measured.push(one);
             }

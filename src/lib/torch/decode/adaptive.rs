@@ -151,12 +151,7 @@ pub fn run(
 
 /// The positions that are ranked: the lowest of the window, and at least as many as the step
 /// reveals. They come next in the sequence's order.
-fn candidates(
-    engine: &Engine,
-    sequence: &mut Sequence,
-    size: usize,
-    window: Option<usize>,
-) -> Ask {
+fn candidates(engine: &Engine, sequence: &mut Sequence, size: usize, window: Option<usize>) -> Ask {
     if size == 0 {
         return Ask::default();
     }

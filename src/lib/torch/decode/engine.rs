@@ -17,7 +17,7 @@ use tch::Tensor;
 use super::causal::CausalPredictor;
 use super::distribution::{Draw, Drawer};
 use super::filter::Filter;
-use crate::kernels::pool::Pool;
+use crate::kernels::pool;
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
@@ -224,7 +224,6 @@ pub struct Engine {
     pub candidates: usize,
     /// What was done so far.
     pub tally: Tally,
-    pool: Pool,
     /// Drawers that no thread uses at the moment.
     drawers: Mutex<Vec<Drawer>>,
     /// Logits of the rows at hand.
@@ -232,13 +231,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with the distributions of `filter`, drawing on `threads` threads.
+    /// An engine with the distributions of `filter`.
     pub fn new(
         predictor: Box<dyn Predictor>,
         masks: Option<Masks>,
         filter: Filter,
         candidates: usize,
-        threads: usize,
     ) -> Engine {
         Engine {
             predictor,
@@ -246,7 +244,6 @@ impl Engine {
             filter,
             candidates,
             tally: Tally::default(),
-            pool: Pool::new(threads),
             drawers: Mutex::default(),
             logits: Vec::new(),
         }
@@ -358,7 +355,7 @@ impl Engine {
         let started = Instant::now();
         let unit = if count * width < THREADED { count.max(1) } else { 1 };
         let done = Mutex::new(Vec::new());
-        self.pool.split(count, unit, usize::MAX, &|range: Range<usize>, _| {
+        pool::split(count, unit, usize::MAX, &|range: Range<usize>, _| {
             let mut drawer = lock(&self.drawers).pop().unwrap_or_default();
             let part: Vec<Result<T>> = range.clone().map(|i| work(i, &mut drawer)).collect();
             lock(&self.drawers).push(drawer);

@@ -85,9 +85,8 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
                     None
                 }
             };
-            let outcome = outcome.map(|(stays, draw)| {
-                (stays, drawer.with_candidates(draw, &filter, logits, count))
-            });
+            let outcome = outcome
+                .map(|(stays, draw)| (stays, drawer.with_candidates(draw, &filter, logits, count)));
             // Those of a tested row are done with.
             let logits = if j < round.causal { Vec::new() } else { logits.to_vec() };
             Ok(Row { logits, outcome })

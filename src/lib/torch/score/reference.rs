@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use super::args::ScoreArgs;
 use super::judgement::{Judged, Reference};
 use super::output::Out;
-use crate::device::Runtime;
 use super::run::run_record;
+use crate::device::Runtime;
 use crate::network::{CheckpointArgs, Loaded};
 
 /// One judged sample.

@@ -98,4 +98,3 @@ impl<'a> Asker<'a> {
         out
     }
 }
-

@@ -12,8 +12,8 @@ use ao_core::score::orderings::{
 };
 
 use super::prefixes::{Orderings, Prefix, at_once, predict};
-use crate::network::Network;
 use crate::family::traits::{Scored, Work};
+use crate::network::Network;
 
 /// How an ensemble is scored.
 #[derive(Debug, Clone)]

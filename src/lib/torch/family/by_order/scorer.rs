@@ -1,8 +1,8 @@
 //! NLL along orders.
 
-use ao_core::score::{Cost, Estimate, Manner};
 use ao_core::process::Orders;
 use ao_core::process::order::UNIFORM;
+use ao_core::score::{Cost, Estimate, Manner};
 use ao_core::{Error, Result};
 use serde_json::Value;
 
