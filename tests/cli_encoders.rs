@@ -351,7 +351,7 @@ fn samples_repeat_whatever_the_batch_and_record_how_they_came_about() {
 fn what_a_sample_says_of_its_probability_is_what_scoring_says() {
     for arch in ["radd", "mdlm", "sedd"] {
         let case = Case::new(arch);
-        // A SEDD that is told times of its own has another law than its chain.
+        // A SEDD that is told times of its own has another distribution than its chain.
         let sampler = if arch == "sedd" { "ordered" } else { "first-hitting" };
         let samples =
             case.sample(&["--sampler", sampler, "--n", "3", "--temperature", "0.8", "--ban", "60"]);

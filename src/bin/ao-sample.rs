@@ -25,5 +25,5 @@ fn main() {
 }
 
 fn run(args: Args) -> Result<()> {
-    decode::run(args.sample)
+    sample::run(args.sample)
 }

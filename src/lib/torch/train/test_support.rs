@@ -3,7 +3,15 @@
 use ao_core::family::ModelConfig;
 use tch::{Device, Kind, Tensor};
 
-use crate::network::Weights;
+use crate::device::Runtime;
+use crate::network::{Network, Weights, ddit, wrapped};
+
+/// The network of `config` over `weights`, as it is trained.
+pub fn network(config: &ModelConfig, weights: &Weights, compute: Kind) -> Box<dyn Network> {
+    let runtime = Runtime { device: Device::Cpu, compute, threads: 1 };
+    let build = if config.capabilities().masks.is_some() { ddit } else { wrapped };
+    build(config, weights, &runtime)
+}
 
 /// Weights among which none is zero: initial gates and biases would hide what they multiply.
 pub fn weights(config: &ModelConfig, kind: Kind) -> Weights {
