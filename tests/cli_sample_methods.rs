@@ -79,7 +79,9 @@ fn records_name_the_order_and_the_distribution() {
 
     let (run, samples, summary) = records(folder.path(), &["--speculative", "3", "--n", "8"]);
     assert_eq!(run["orders"]["spec"], "uniform");
-    assert!(samples.iter().all(|s| s["distribution"] == "exact" && s["steps"].as_u64().unwrap() < 16));
+    assert!(
+        samples.iter().all(|s| s["distribution"] == "exact" && s["steps"].as_u64().unwrap() < 16)
+    );
     let number = |key: &str| summary[key].as_f64().unwrap();
     assert!(number("accepted_tokens") <= number("drafted_tokens"));
     assert_eq!(number("acceptance_rate"), number("accepted_tokens") / number("drafted_tokens"));

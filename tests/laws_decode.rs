@@ -9,8 +9,8 @@ use ao_torch::network::attention::{Attention, Causal};
 use ao_torch::network::{Network, OrderedTexts};
 use ao_torch::tch::{Device, Kind, Tensor, no_grad};
 use common::{
-    floats, golden, golden_config, golden_network, integers, logits, max_difference, next, sequence,
-    tiny, values,
+    floats, golden, golden_config, golden_network, integers, logits, max_difference, next,
+    sequence, tiny, values,
 };
 
 /// Logits of the next tokens of each sequence, as many as `sizes` says, through the cache.
@@ -120,8 +120,7 @@ fn batches_of_different_lengths_and_gaps_give_each_sequence_its_own_logits() {
             cases.iter().map(|(_, _, groups)| groups.get(step).copied().unwrap_or(0)).collect();
         let logits = advance(&mut model, &sequences, &sizes);
         let mut expected = Vec::new();
-        for (sequence, (&size, (order, _, _))) in
-            sequences.iter_mut().zip(sizes.iter().zip(&cases))
+        for (sequence, (&size, (order, _, _))) in sequences.iter_mut().zip(sizes.iter().zip(&cases))
         {
             let known = sequence.tokens.len();
             expected.extend(plainly(model.network(), order, &full[..order.len()], known, size));
@@ -154,7 +153,7 @@ fn the_prefill_leaves_the_keys_and_values_of_the_training_forward() {
     let text = sequence(&order, &tokens).text(0);
     let rows = OrderedTexts::new(&[&text], &[&order]).unwrap().rows(0, Device::Cpu);
     let mut record = Record::default();
-    no_grad(|| model.network().forward(&rows, &mut record, 0.0));
+    let _ = no_grad(|| model.network().forward(&rows, &mut record, 0.0));
     assert_eq!(record.1.len(), 2);
     for (layer, (k, v)) in record.1.iter().enumerate() {
         let (kept_k, kept_v) = model.cache().unwrap().layer(layer);

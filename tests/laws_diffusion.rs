@@ -13,19 +13,13 @@ use ao_torch::family::by_mask::chain::{Line, chain_nll};
 use ao_torch::family::by_mask::questions::Asker;
 use ao_torch::network::{MaskedText, Network, asked_rows, masks};
 use ao_torch::tch::{IndexOp, Kind, Tensor};
-use common::{
-    assert_distribution, encoder_config, max_difference, narrow_encoder, noisy_sampler,
-};
+use common::{assert_distribution, encoder_config, max_difference, narrow_encoder, noisy_sampler};
 
 fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Box<dyn Network> {
     narrow_encoder(arch, block_size, vocab_size, Kind::Float)
 }
 
-fn settings(
-    sampler: DiffusionSampler,
-    steps: Option<usize>,
-    vocab: usize,
-) -> SampleSettings {
+fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> SampleSettings {
     let plain = SampleSettings::plain(Filter::plain(vocab), 1);
     SampleSettings { sampler: Some(sampler), steps, ..plain }
 }
@@ -119,7 +113,10 @@ fn first_hitting_draws_from_the_chain_along_a_random_order() {
 fn many_tweedie_steps_draw_from_the_chain_along_a_random_order_and_one_from_the_product() {
     let encoder = tiny("radd", 3, 4);
     let many = settings(DiffusionSampler::Tweedie, Some(4000), 4);
-    assert_distribution(&counts(&draw(("radd", 4), &many, &[0, 1, 2], 20_000)), &mean_of_orders(encoder.as_ref()));
+    assert_distribution(
+        &counts(&draw(("radd", 4), &many, &[0, 1, 2], 20_000)),
+        &mean_of_orders(encoder.as_ref()),
+    );
     let one = settings(DiffusionSampler::Tweedie, Some(1), 4);
     let samples = draw(("radd", 4), &one, &[0, 1, 2], 20_000);
     assert!(samples.iter().all(|s| s.network_calls == 1));
@@ -142,8 +139,7 @@ fn the_number_of_network_calls_has_its_expectation() {
         let variance = calls.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / 3999.0;
         // A step is idle when all six positions choose others; S(1 − (1 − 1/S)^L) if linear.
         let left = |i| schedule.left(i, steps);
-        let expected: f64 =
-            (0..steps).map(|i| 1.0 - (1.0 - (left(i) - left(i + 1))).powi(6)).sum();
+        let expected: f64 = (0..steps).map(|i| 1.0 - (1.0 - (left(i) - left(i + 1))).powi(6)).sum();
         if schedule == Schedule::Linear {
             assert!((expected - 8.0 * (1.0 - (7f64 / 8.0).powi(6))).abs() < 1e-12);
         }

@@ -207,9 +207,8 @@ fn a_sample_does_not_depend_on_its_neighbours() {
         })
         .collect();
     let grouped = ways(&Filter::plain(9), 2).into_iter().filter(|s| s.drafts.is_none());
-    let grouped = grouped.flat_map(|s| {
-        [1, 2, 4].map(|steps| SampleSettings { steps: Some(steps), ..s.clone() })
-    });
+    let grouped = grouped
+        .flat_map(|s| [1, 2, 4].map(|steps| SampleSettings { steps: Some(steps), ..s.clone() }));
     for settings in ways(&Filter::plain(9), 2).into_iter().chain(grouped) {
         let mut sampler = sampler(6, 9, &settings);
         let together = sampler.draw(batch.clone()).unwrap();

@@ -149,7 +149,10 @@ fn drawn_bounds_have_the_chains_mean_within_their_error() {
         let error = (variance / 40.0).sqrt();
         // t-DCE leaves out a thousandth at either end.
         let slack = if objective == Objective::TDce { 3e-3 * mean } else { 0.0 };
-        assert!((found - mean).abs() < 4.0 * error + slack, "{objective:?}: {found} ± {error}, {mean}");
+        assert!(
+            (found - mean).abs() < 4.0 * error + slack,
+            "{objective:?}: {found} ± {error}, {mean}"
+        );
         assert!(error < 0.02 * mean, "{objective:?}: {error}");
     }
 }

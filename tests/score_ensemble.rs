@@ -154,8 +154,7 @@ fn the_curve_is_what_each_size_gives_alone() {
         }
     }
     // One ordering is the chain itself.
-    let chain: f64 =
-        nll(model.as_ref(), &[&works[0].tokens], &[&works[0].order]).iter().sum();
+    let chain: f64 = nll(model.as_ref(), &[&works[0].tokens], &[&works[0].order]).iter().sum();
     assert!((curve[0].curve.as_ref().unwrap()[0] - chain).abs() < 1e-4);
 }
 
@@ -163,13 +162,7 @@ fn the_curve_is_what_each_size_gives_alone() {
 fn a_subset_of_positions_is_scored_as_the_whole_scores_them_and_is_unbiased() {
     let model = open("ao-gpt");
     let works = works("ao-gpt");
-    let whole = score_works(
-        model.as_ref(),
-        &works[..1],
-        &ensemble(4, 1),
-    )
-    .0
-    .remove(0);
+    let whole = score_works(model.as_ref(), &works[..1], &ensemble(4, 1)).0.remove(0);
     let work = &works[0];
     let mut sums = Vec::new();
     let mut errors = Vec::new();
@@ -183,14 +176,7 @@ fn a_subset_of_positions_is_scored_as_the_whole_scores_them_and_is_unbiased() {
         sums.push(scored.sum);
         errors.push(error * error);
     }
-    let chain = score_works(
-        model.as_ref(),
-        &works[..1],
-        &ensemble(1, 1),
-    )
-    .0
-    .remove(0)
-    .sum;
+    let chain = score_works(model.as_ref(), &works[..1], &ensemble(1, 1)).0.remove(0).sum;
     let n = sums.len() as f64;
     let mean = sums.iter().sum::<f64>() / n;
     let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);

@@ -118,7 +118,8 @@ fn plain_loss(
         let t = draw.time;
         let sigma = schedule.sigma(t).min(1e3f64.ln());
         let ids = Tensor::from_slice(&ids).unsqueeze(0);
-        let hidden = forward_masked(network.as_ref(), ids, &[text.len()], &[sigma], 0.0).squeeze_dim(0);
+        let hidden =
+            forward_masked(network.as_ref(), ids, &[text.len()], &[sigma], 0.0).squeeze_dim(0);
         let logits = hidden.matmul(&weights.get("output_layer.linear.weight").tr())
             + weights.get("output_layer.linear.bias");
         for &p in &draw.masked {
