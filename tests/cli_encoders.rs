@@ -398,8 +398,8 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     let case = Case::new("radd");
     let sample = env!("CARGO_BIN_EXE_ao-sample");
     for (call, words) in [
-        (&["--speculative", "4"][..], "radd is an encoder"),
-        (&["--rejection"], "radd is an encoder"),
+        (&["--speculative", "4"][..], "the passes of radd test no draft"),
+        (&["--rejection"], "the passes of radd test no draft"),
         (&["--order", "adaptive:surest"], "adaptive"),
         (&["--sampler", "tweedie", "--order", "adaptive:margin"], "draws the order itself"),
         (&["--sampler", "tweedie", "--order", "l2r"], "draws the order itself"),
