@@ -114,11 +114,19 @@ impl Head {
 
     /// NLL of `targets` given hidden rows (…, C), in nats, f64; 0 where a target is negative.
     ///
+    /// On a CPU each sequence of (B, R, C) is multiplied by itself, as in the layers before.
+    ///
     /// # Panics
     /// When a target is not below V, or there are not as many as rows.
     pub fn nll(&self, hidden: &Tensor, targets: &[i64]) -> Vec<f64> {
+        let size = hidden.size();
+        let on_cpu = self.weight.device() == Device::Cpu;
+        if on_cpu && size.len() == 3 && size[0] > 1 && size[1] > 0 {
+            let alone = (0..).zip(targets.chunks(size[1] as usize));
+            return alone.flat_map(|(b, own)| self.nll(&hidden.select(0, b), own)).collect();
+        }
         match self.compute {
-            Kind::Float | Kind::BFloat16 if self.weight.device() == Device::Cpu => {
+            Kind::Float | Kind::BFloat16 if on_cpu => {
                 tch::no_grad(|| self.nll_by_tiles(hidden, targets))
             }
             _ => self.losses(hidden, targets, &Loss::Nll),
