@@ -7,12 +7,15 @@ use serde::Serialize;
 
 const EXAMPLE: &str = "\
 Example:
+  ao-bench generate --model configs/ao-gpt-toy.json --batch-size 8 --steps 16,32
+
+More examples:
   ao-bench generate --ckpt runs/a --batch-size 32,1 --steps 64,128,256 > speed.jsonl
   ao-bench generate --model configs/ao-gpt-bench.json --batch-size 8 --dtype bf16
 
-See also: ao-sample, which draws; ao-score --ref, whose figures --ref puts beside the speed";
+See also: ao-sample, ao-score --ref, docs/formats.md";
 
-/// Times whole generations of a model, at several batch sizes and numbers of steps; JSON records.
+/// Time the generation of whole samples, at several batch sizes and numbers of steps
 #[derive(Parser, Serialize)]
 #[command(name = "ao-bench", version = cli::VERSION, before_help = EXAMPLE)]
 struct Args {

@@ -4,14 +4,19 @@ use ao_core::ema::{EmaArgs, Job};
 use ao_core::{Result, cli};
 
 const HELP: &str = "\
-Example:
+Example (after make pipelines/toy):
+  ao-ema --mean runs/toy/train/checkpoints/*/model.st -o mean.st
+
+More examples:
   ao-ema --decay 0.999 runs/a/checkpoints/*/model.st -o ema.st
   ao-ema --posthoc sigma:0.1 runs/a/checkpoints/*/ema-*.st -o posthoc.st";
 
 const NOTES: &str = "\
---posthoc takes the model.st and ema-*.st of several steps of one run and builds the average that a
-run with another decay would have kept: decay:B (with the trainer's warm-up), power:G (weights grow
-as t^G) or sigma:S (a power function by its relative standard deviation, as in EDM2).
+--posthoc reads model.st and ema-*.st of several steps of one run. It builds the average that a run
+with another decay would have kept:
+  decay:B   an exponential average with decay B and the trainer's warm-up
+  power:G   step t has a weight that grows as t^G
+  sigma:S   a power function with relative standard deviation S, as in EDM2
 
 Sums are made in f64 and stored as F32. One file alone comes out bit for bit, in its own types.
 

@@ -12,17 +12,18 @@ const HELP: &str = "\
 Example:
   ao-orders 'mix:0.1*l2r+0.9*uniform' --block-size 1024 --count 1000 --seed 1 -o orders.npy
 
-Row i depends only on SPEC, seed and i, so --skip and --count cut one endless stream.";
+Row i depends only on SPEC, --block-size, --seed and i. So --skip and --count cut pieces of one
+endless stream.";
 
 const SPECS: &str = "\
 SPEC:
   l2r, r2l                 ascending, descending
   uniform                  a fresh random permutation per row
   fixed:SEED, fixed:@FILE  one permutation for all rows, random or the first row of a file
-  fractal                  breadth first by midpoints
+  fractal                  the midpoint, then the midpoints of the halves, and so on
   blocks:B[:inner=l2r|uniform|fixed:SEED|LIST][:outer=l2r|uniform|fixed:SEED]
-  mix:0.1*l2r+0.9*uniform  a fresh draw per row; weights sum to 1
-  ramp:A..B:SPEC1->SPEC2   the chance of SPEC2 rises from 0 at row A to 1 at row B
+  mix:0.1*l2r+0.9*uniform  each row draws one of the SPECs; the weights sum to 1
+  ramp:A..B:SPEC1->SPEC2   the probability of SPEC2 rises from 0 at row A to 1 at row B
 
 See also: ao-train --orders, ao-score --orders, docs/formats.md";
 
@@ -30,19 +31,19 @@ See also: ao-train --orders, ao-score --orders, docs/formats.md";
 #[derive(clap::Parser, serde::Serialize)]
 #[command(name = "ao-orders", version = cli::VERSION, before_help = HELP, after_help = SPECS)]
 struct Args {
-    /// What the rows are
+    /// Distribution of the rows; see SPEC below
     #[arg(value_name = "SPEC")]
     spec: String,
-    /// Entries of a row: the tokens of a sequence
+    /// Tokens per sequence; each row is a permutation of 0..T
     #[arg(long, value_name = "T", default_value_t = 1024)]
     block_size: usize,
-    /// How many rows; JSON lines go on without end if left out
+    /// Number of rows. Without it, --format jsonl writes rows until it is stopped
     #[arg(long, value_name = "N", value_parser = cli::parse_count)]
     count: Option<u64>,
-    /// Rows of the stream to pass over first
+    /// Number of rows to skip first
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = cli::parse_count)]
     skip: u64,
-    /// How rows are written
+    /// Output format
     #[arg(long, value_enum, default_value_t = RowFormat::Npy)]
     format: RowFormat,
     /// CPU threads [default: all cores]

@@ -5,15 +5,19 @@ use ao_torch::score::{self, ScoreArgs};
 use clap::Parser;
 use serde::Serialize;
 
-/// Score token shards: NLL along orders, in nats, with standard errors over sequences
-///
-///   ao-score --ckpt runs/a --shards data/val --orders uniform --mc 10
-///   ao-score --ckpt runs/a --shards data/val --ensemble 8 --ensemble-curve
-///   ao-sample --ckpt runs/a --n 100 | ao-score --ref runs/b --protocol mdlm
-///   ao-score --ckpt radd.st --shards data/val --elbo k --mc 16    # an encoder's bound
-///   ao-score --compare a.jsonl b.jsonl
+const EXAMPLE: &str = "\
+Example (after make pipelines/toy):
+  ao-score --ckpt runs/toy/train --shards runs/toy/shards/val --orders uniform --mc 4
+
+More examples:
+  ao-score --ckpt runs/a --shards data/val --ensemble 8 --ensemble-curve
+  ao-sample --ckpt runs/a --n 100 | ao-score --ref runs/b --protocol mdlm
+  ao-score --ckpt radd.st --shards data/val --elbo k --mc 16    # an encoder's bound
+  ao-score --compare a.jsonl b.jsonl";
+
+/// Score text with a model: negative log-likelihood in nats, with standard errors
 #[derive(Parser, Serialize)]
-#[command(name = "ao-score", version = cli::VERSION, verbatim_doc_comment)]
+#[command(name = "ao-score", version = cli::VERSION, before_help = EXAMPLE)]
 struct Args {
     #[command(flatten)]
     #[serde(flatten)]

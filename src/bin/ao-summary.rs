@@ -10,23 +10,25 @@ use clap::Parser;
 use serde::Serialize;
 
 const EXAMPLE: &str = "\
-Example:
+Example (after make pipelines/toy):
+  ao-summary --show runs/toy/summary.json
+
+More examples:
   ao-summary --corpus stories --shards data/train --val-shards data/val --run runs/a \\
     --samples samples.jsonl -o summary.json scores/*.jsonl
-  ao-summary --show summary.json
   ao-summary --table scores/*.jsonl";
 
-/// Gathers corpus, model, scores, speeds and samples of a run into one JSON object.
+/// Gather corpus, model, scores, speeds and samples of a run into one JSON report
 #[derive(Parser, Serialize)]
 #[command(name = "ao-summary", version = cli::VERSION, before_help = EXAMPLE)]
 struct Args {
-    /// Print a report that was gathered before, as text, and stop
+    /// Print an existing report as text, and stop
     #[arg(long, value_name = "FILE", conflicts_with_all = ["corpus", "shards", "val_shards", "run", "samples", "scores"])]
     show: Option<PathBuf>,
-    /// Print the scores alone as a Markdown table, with their errors, and stop
+    /// Print only the scores, as a Markdown table with standard errors, and stop
     #[arg(long, requires = "scores", conflicts_with_all = ["show", "corpus", "shards", "val_shards", "run", "samples"])]
     table: bool,
-    /// Which text this is, in a line
+    /// Name of the corpus, for the first line of the report
     #[arg(long, value_name = "TEXT", default_value = "not named")]
     corpus: String,
     /// Folder of the training shards
@@ -41,7 +43,7 @@ struct Args {
     /// Records of ao-sample
     #[arg(long, value_name = "FILE", required_unless_present_any = ["show", "table"])]
     samples: Option<PathBuf>,
-    /// Records of ao-score, one file for each set of weights and order
+    /// Records of ao-score, one file per set of weights and orders
     #[arg(value_name = "SCORES")]
     scores: Vec<PathBuf>,
     #[command(flatten)]

@@ -5,7 +5,8 @@ use ao_torch::train::{self, TrainArgs};
 use clap::Parser;
 use serde::Serialize;
 
-const EXAMPLE: &str = "Example (after make pipelines/toy):
+const EXAMPLE: &str = "\
+Example (after make pipelines/toy):
   ao-train --model configs/ao-gpt-toy.json --shards runs/toy/shards/train --steps 20 --out runs/a";
 
 /// Train a model from token shards and generation orders

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// `--seed`, the coordinate that every draw of a run depends on.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Seed {
-    /// Seed of every random draw; the same seed gives the same result
+    /// Seed of every random draw. The same seed gives the same result
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -13,7 +13,7 @@ pub struct Seed {
 /// `--quiet`, which silences everything for people.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Quiet {
-    /// Print nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(long, short)]
     pub quiet: bool,
 }
@@ -21,10 +21,10 @@ pub struct Quiet {
 /// Where tensors live and in which precision matrices are multiplied.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Compute {
-    /// auto takes the first GPU where there is one
+    /// Where to compute. auto picks the first GPU if there is one
     #[arg(long, value_name = "auto|cpu|cuda|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
-    /// Precision of matrix products; norms, softmax and sums stay in f32 or f64
+    /// Precision of matrix products. Norms, softmax and sums stay in f32 or f64
     #[arg(long, value_name = "f32|bf16|f16", default_value = "f32")]
     pub dtype: DType,
     /// CPU threads [default: all cores]

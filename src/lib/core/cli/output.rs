@@ -11,10 +11,10 @@ use crate::{Error, Result};
 /// `-o` and `--force`, the same in every tool.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct OutputArgs {
-    /// Where data goes; `-` is stdout
+    /// File to write; `-` is stdout
     #[arg(long, short, value_name = "FILE", default_value = "-")]
     pub output: PathBuf,
-    /// Overwrite an existing target
+    /// Overwrite the output if it exists
     #[arg(long)]
     pub force: bool,
 }
@@ -50,10 +50,10 @@ impl OutputArgs {
 /// `-o` and `--force` of a tool whose result is no stream.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct TargetArgs {
-    /// The file to write; it has no default
+    /// File to write; it has no default
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
-    /// Overwrite an existing target
+    /// Overwrite the output if it exists
     #[arg(long)]
     pub force: bool,
 }

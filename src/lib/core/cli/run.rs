@@ -53,7 +53,7 @@ fn command<A: CommandFactory>() -> clap::Command {
                 .value_name("FILE.json")
                 .value_parser(clap::value_parser!(std::path::PathBuf))
                 .action(clap::ArgAction::Append)
-                .help("Options from a JSON object; a flag typed here wins")
+                .help("Read options from a JSON object. Flags on the command line win")
                 .display_order(9000),
         )
         .arg(

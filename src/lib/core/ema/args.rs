@@ -9,7 +9,7 @@ use crate::cli::{Quiet, TargetArgs};
 /// Files, rule and target.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct EmaArgs {
-    /// Checkpoints, the oldest first
+    /// Checkpoints, oldest first
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// Which average.
@@ -30,16 +30,18 @@ pub struct EmaArgs {
 #[derive(Debug, Clone, Default, clap::Args, Serialize)]
 #[group(id = "rule", required = true, multiple = false)]
 pub struct RuleArgs {
-    /// Exponential average: the first file starts it, one update per further file
+    /// Exponential average with decay B. The first file starts it, and each further file is one
+    /// update
     #[arg(long, value_name = "B", group = "rule")]
     pub decay: Option<f64>,
-    /// The plain mean
+    /// Plain mean of the files
     #[arg(long, group = "rule")]
     pub mean: bool,
-    /// Weights of the files, scaled to sum to 1: 1,2,3
+    /// Weighted mean: one weight per file, such as 1,2,3. The weights are scaled to sum to 1
     #[arg(long, value_name = "A,B,…", value_delimiter = ',', group = "rule")]
     pub coefficients: Vec<f64>,
-    /// Build the average that another decay would have kept: decay:B, power:G or sigma:S
+    /// Reconstruct the average that training with another decay would have kept. PROFILE is
+    /// decay:B, power:G or sigma:S
     #[arg(long, value_name = "PROFILE", group = "rule")]
     pub posthoc: Option<String>,
 }

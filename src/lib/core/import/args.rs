@@ -10,21 +10,21 @@ use crate::cli::{Quiet, TargetArgs};
 /// What is read and how.
 #[derive(Debug, clap::Args, Serialize)]
 pub struct ImportArgs {
-    /// A .pt file, a Hugging Face folder, a safetensors file, hf:OWNER/NAME, or a name in the hub's
-    /// cache such as gpt2-large
+    /// Checkpoint to read: a .pt file, a Hugging Face folder, a safetensors file, hf:OWNER/NAME, or
+    /// a name in the hub's cache such as gpt2-large
     #[arg(value_name = "SOURCE")]
     pub source: String,
-    /// Which weights to take [default: the moving average where there is one, else raw]
+    /// Which weights to take [default: ema if the file has a moving average, else raw]
     #[arg(long, value_name = "raw|ema")]
     pub weights: Option<WeightsKind>,
-    /// Model config to follow instead of the source's own
+    /// Model config to use instead of the checkpoint's own
     #[arg(long, value_name = "FILE.json")]
     pub model_config: Option<PathBuf>,
-    /// The model's tokenizer, written beside the weights if -o names a folder [default: the one
-    /// beside the source]
+    /// The model's tokenizer. It is written beside the weights if -o names a folder [default: the
+    /// tokenizer.json beside the source]
     #[arg(long, value_name = "gpt2|FILE")]
     pub tokenizer: Option<String>,
-    /// Write a folder of this kind instead of a checkpoint
+    /// Write a folder in this format instead of a checkpoint
     #[arg(long, value_name = "hf")]
     pub export: Option<Export>,
     /// `-o` and `--force`.

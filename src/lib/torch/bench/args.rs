@@ -27,38 +27,38 @@ pub struct BenchArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) checkpoint: CheckpointArgs,
-    /// A model config, for random weights: speed does not depend on what they say
+    /// Model config. The weights are random, which does not change the speed
     #[arg(long, value_name = "FILE.json", conflicts_with = "ckpt")]
     pub model: Option<PathBuf>,
-    /// Samples drawn together
+    /// Batch sizes: samples drawn together
     #[arg(long, value_name = "B,B", value_delimiter = ',', default_value = "32,1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub batch_size: Vec<u64>,
-    /// Steps of a sample [default: 64, 128, … and one a token]
+    /// Numbers of steps per sample [default: 64, 128, … and one step per token]
     #[arg(long, value_name = "S,S", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Vec<u64>,
-    /// Time also drafts of up to K tokens a pass, as ao-sample --speculative K draws
+    /// Also time speculative decoding with up to K drafts per pass, as ao-sample --speculative K
     #[arg(long, value_name = "K,K", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub speculative: Vec<u64>,
-    /// Tokens of a sample [default: the model's block size]
+    /// Tokens per sample [default: the model's block size]
     #[arg(long, value_name = "T")]
     pub length: Option<usize>,
-    /// Timed rounds over all points; the figures are their medians
+    /// Timed rounds. Figures are medians over them
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub repeats: u64,
-    /// Rounds before them that do not count
+    /// Rounds that run first and are not timed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub warmup: u64,
-    /// A reference model that judges what is drawn, so that speed is at a stated quality: as
-    /// ao-score --ref does by the protocol sedd
+    /// Reference model. The records then also state the quality of the samples, as ao-score --ref
+    /// does with --protocol sedd
     #[arg(long, value_name = "FILE|RUN|NAME")]
     pub r#ref: Option<PathBuf>,
-    /// Divides the logits; 0 takes the likeliest token
+    /// Sampling temperature: divides the logits. 0 takes the most likely token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub temperature: f64,
-    /// Draw from the likeliest tokens that hold this probability; 1 is off
+    /// Draw from the most likely tokens that together have probability P. 1 turns this off
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub top_p: f64,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What figures are of: the processor, its memory, the libraries.
+//! The machine that figures are measured on: processor, memory, libraries.
 
 use std::fs;
 

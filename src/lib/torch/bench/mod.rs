@@ -1,11 +1,11 @@
-//! `ao-bench`: how long whole generations take, and what they do in that time.
+//! `ao-bench`: how long it takes to generate whole samples, and where the time goes.
 //!
 //! | file | owns |
 //! |---|---|
 //! | [`run()`] | points, rounds over them, records |
 //! | [`args`] | flags |
 //! | `subject` | a model and one generation of it |
-//! | `machine` | what the figures are of |
+//! | `machine` | the machine that is measured |
 
 pub mod args;
 mod machine;

@@ -1,4 +1,5 @@
-//! Rounds over all points, so that what disturbs the machine disturbs all alike, and a record each.
+//! Rounds over all points, and a record for each. The points take turns, so that a disturbance of the
+//! machine affects all of them alike.
 
 use ao_core::cli::{Progress, RunRecord};
 use ao_core::format::jsonl;
@@ -100,7 +101,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     sink.finish()
 }
 
-/// What the reference says of all that a point drew, in its timed rounds.
+/// The reference's scores of all samples that a point drew in its timed rounds.
 fn quality(reference: &mut Reference, measured: &[Measured]) -> Result<Value> {
     let mut judged = Judged::default();
     for one in measured {

@@ -21,14 +21,14 @@ pub(super) struct Subject {
     pub config: ModelConfig,
     weights: Weights,
     pub vocab_used: usize,
-    /// What the weights were read from.
+    /// The files of the weights.
     pub inputs: Vec<ao_core::cli::Input>,
 }
 
 /// One timed generation.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
-    /// What was drawn: token ids in text order.
+    /// The samples: token ids in text order.
     pub texts: Vec<Vec<u32>>,
     pub seconds: f64,
     pub tokens: u64,
@@ -53,15 +53,15 @@ impl Subject {
         Ok(Subject { vocab_used: config.vocab_size(), config, weights, inputs })
     }
 
-    /// Tokens that are given: the first, where the family does not predict it.
+    /// Number of given tokens: 1 if the family does not predict the first token.
     pub fn given(&self) -> usize {
         usize::from(!self.config.predicts_first())
     }
 
-    /// What draws a point's samples.
+    /// The sampler of a point.
     ///
     /// # Errors
-    /// When the family has no such way.
+    /// When the family cannot sample in this way.
     pub fn sampler(
         &self,
         point: &Point,

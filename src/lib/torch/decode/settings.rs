@@ -11,11 +11,11 @@ use super::template::PromptOrder;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiffusionSampler {
-    /// S times from 1 to 0; each step reveals each mask with the chance that the schedule gives it
+    /// S times from 1 to 0. A step reveals each mask with the probability that --schedule gives
     Tweedie,
-    /// The time of each reveal is drawn, one token a pass: exact, as random order is
+    /// Draw the time of each reveal; one token per pass. Exact, like a random order
     FirstHitting,
-    /// Along --order, one token a pass, or in --steps groups
+    /// Along --order, one token per pass or in --steps groups
     Ordered,
 }
 

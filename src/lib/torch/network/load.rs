@@ -17,14 +17,14 @@ use crate::device::Runtime;
 /// `--ckpt`, `--model-config` and `--weights`, the same in every tool that reads a model.
 #[derive(Debug, Clone, Default, clap::Args, Serialize)]
 pub struct CheckpointArgs {
-    /// A .st file, a run folder (its latest step), or a published model: a .pt file, a Hugging
-    /// Face folder, hf:OWNER/NAME
+    /// Model to load: a .st file, a run folder (its latest step), or a published model (a .pt file,
+    /// a Hugging Face folder, hf:OWNER/NAME)
     #[arg(long, value_name = "FILE|RUN|NAME")]
     pub ckpt: Option<PathBuf>,
-    /// Model config for a safetensors file that carries none
+    /// Model config, for a safetensors file without one
     #[arg(long, value_name = "FILE.json")]
     pub model_config: Option<PathBuf>,
-    /// Which weights of a run folder or .pt file [default: the EMA of the longest memory, else raw]
+    /// Which weights of a run folder or .pt file [default: the EMA with the largest decay, else raw]
     #[arg(long, value_name = "raw|ema|ema:DECAY")]
     pub weights: Option<WeightsChoice>,
 }

@@ -22,78 +22,84 @@ pub struct SampleArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) checkpoint: CheckpointArgs,
-    /// Samples to draw; with --infill, of each template
+    /// Number of samples; with --infill, per template
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) n: u64,
-    /// Forward passes of a sample [default: one a token, which is exact; fewer draw groups of
-    /// tokens independently of each other]; with --sampler tweedie the number of times
+    /// Steps per sample. With fewer steps than tokens, each step draws a group of tokens
+    /// independently of each other. With --sampler tweedie, the number of times t [default: one step
+    /// per token, which is exact]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps: Option<u64>,
-    /// How many tokens each step reveals
+    /// Rule for the number of tokens that each step reveals
     #[arg(long, value_enum, default_value_t)]
     pub(super) schedule: Schedule,
-    /// Order of the drawn positions: a SPEC, a .npy or .jsonl file, or - ; sample i takes row i.
-    /// Or adaptive:top-prob, adaptive:margin, adaptive:entropy, each with :window=W if wanted: the
-    /// model itself chooses what it is most confident of [default: uniform; l2r for gpt2]
+    /// Generation order: a SPEC of ao-orders, a .npy or .jsonl file, or - for stdin. Sample i uses
+    /// row i. adaptive:top-prob, adaptive:margin and adaptive:entropy reveal the positions of which
+    /// the model is most confident; :window=W limits them to the first W free positions
+    /// [default: uniform; l2r for gpt2]
     #[arg(long, alias = "orders", value_name = "SPEC|FILE")]
     pub(super) order: Option<String>,
-    /// Draft up to K tokens a pass and test them; the samples have the distribution of one token a step
+    /// Speculative decoding: draft up to K tokens per pass and test them. The distribution is that
+    /// of one token per step
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1024))]
     #[arg(conflicts_with_all = ["steps", "schedule", "rejection"])]
     pub(super) speculative: Option<u64>,
-    /// Draft all tokens and keep what the best of NORDERS random orders keeps, as sigma-GPT does:
-    /// fast, and only near the distribution of one token a step [NORDERS: 5]
+    /// sigma-GPT's rejection sampler: draft all free tokens, test them along NORDERS random orders,
+    /// keep the longest accepted prefix. Fast, but only close to the distribution of one token per
+    /// step [default NORDERS: 5]
     #[arg(long, value_name = "NORDERS", num_args = 0..=1, default_missing_value = "5")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     #[arg(conflicts_with_all = ["steps", "schedule", "order"])]
     pub(super) rejection: Option<u64>,
-    /// Encoders (radd, mdlm, sedd): how masks are taken away [default: ordered where --order is
-    /// given, else tweedie with --steps T]
+    /// For encoders (radd, mdlm, sedd): how masks are replaced by tokens [default: ordered with
+    /// --order, else tweedie]
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) sampler: Option<DiffusionSampler>,
-    /// Divides the logits; 0 takes the likeliest token
+    /// Sampling temperature: divides the logits. 0 takes the most likely token
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub(super) temperature: f64,
-    /// Draw from the K likeliest tokens; 0 is off
+    /// Draw from the K most likely tokens. 0 turns this off
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(super) top_k: usize,
-    /// Draw from the likeliest tokens that hold this probability; 1 is off
+    /// Draw from the most likely tokens that together have probability P. 1 turns this off
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub(super) top_p: f64,
-    /// smallest keeps the token that crosses P; published drops it, as the paper's code does
+    /// Whether --top-p keeps the token that crosses P: smallest keeps it, published drops it as the
+    /// AO-GPT code does
     #[arg(long, value_enum, default_value_t)]
     pub(super) top_p_rule: TopPRule,
-    /// Draw from tokens at least P times as likely as the likeliest; 0 is off
+    /// Draw from tokens at least P times as likely as the most likely one. 0 turns this off
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     pub(super) min_p: f64,
-    /// Makes tokens that are already there less likely; 1 is off
+    /// Make tokens that the sample already has less likely. 1 turns this off
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub(super) repetition_penalty: f64,
-    /// Ids that are never drawn
+    /// Token ids that are never drawn
     #[arg(long, value_name = "ID,ID", value_delimiter = ',')]
     pub(super) ban: Vec<u32>,
-    /// Tokens of a sample, prompt included [default: the model's block size]
+    /// Tokens per sample, prompt included [default: the model's block size]
     #[arg(long, value_name = "T", conflicts_with = "infill")]
     pub(super) length: Option<usize>,
-    /// Text that every sample begins with
+    /// Text at the start of every sample
     #[arg(long, value_name = "TEXT", conflicts_with = "infill")]
     pub(super) prompt: Option<String>,
-    /// Templates to fill in, one {"text":"The ___ sat"} or {"tokens":[5,null,7]} a line; - is stdin
+    /// Templates to fill in, one JSON object per line, such as {"text":"The ___ sat"} or
+    /// {"tokens":[5,null,7]}; - is stdin
     #[arg(long, value_name = "FILE")]
     pub(super) infill: Option<PathBuf>,
-    /// In which order given tokens are read
+    /// Order in which the model reads the given tokens
     #[arg(long, value_enum, default_value_t)]
     pub(super) prompt_order: PromptOrder,
-    /// Record the K likeliest tokens of every drawn position
+    /// Record the K most likely tokens at every drawn position
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(super) top_k_candidates: usize,
-    /// gpt2 or a tokenizer.json [default: the one beside the checkpoint]
+    /// gpt2 or a tokenizer.json [default: the tokenizer.json beside the checkpoint]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) tokenizer: Option<String>,
-    /// End a sample's text before its first end-of-document token; its tokens stay whole
+    /// Cut the text of a sample before its first end-of-document token. Its tokens are not cut
     #[arg(long)]
     pub(super) stop_at_eos: bool,
-    /// Samples drawn together; the result does not depend on it
+    /// Samples drawn together. The samples do not depend on it
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub(super) batch_size: u64,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use crate::decode::distribution::DRAW;
 use crate::decode::{Sample, Tally};
 use crate::family::Sampler;
 
-/// What every sample's record says.
+/// What the records of all samples have in common.
 pub(super) struct Facts<'a> {
     pub tokenizer: Option<&'a Tokenizer>,
     /// Whether a text ends before its first end-of-document token.
@@ -20,14 +20,14 @@ pub(super) struct Facts<'a> {
     pub drafts: bool,
 }
 
-/// Writes `sample` records and adds them up.
+/// Makes `sample` records and counts them.
 pub(super) struct Writer<'a> {
     pub facts: Facts<'a>,
     /// Samples so far.
     pub samples: u64,
     /// Drawn tokens so far.
     pub tokens: u64,
-    /// Passes that each sample took part in, in sum.
+    /// Sum over samples of the passes that each took part in.
     pub steps: u64,
 }
 
@@ -73,7 +73,7 @@ impl Writer<'_> {
         record
     }
 
-    /// The likeliest tokens of one position.
+    /// The most likely tokens at one position.
     fn gap(&self, position: u32, candidates: &[(u32, f64)]) -> Value {
         let (ids, logprobs): (Vec<u32>, Vec<f64>) = candidates.iter().copied().unzip();
         let texts = self
@@ -89,7 +89,7 @@ impl Writer<'_> {
         tokenizer.decode_lossy(&tokens[..end])
     }
 
-    /// The closing record.
+    /// The last record.
     pub fn summary(&self, seconds: f64, tally: Tally) -> Value {
         let mut record = json!({
             "type": "summary",

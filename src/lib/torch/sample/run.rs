@@ -82,8 +82,8 @@ pub fn run(args: SampleArgs) -> Result<()> {
             let template = &templates[(id / args.n) as usize];
             let mut row = Vec::new();
             orders.row(id, template.tokens.len(), &mut row)?;
-            // A sample's stream gives first the order of its given tokens, if that is random; then
-            // what its plan draws, and one uniform a token.
+            // The stream of a sample gives the order of its given tokens if that is random, then the
+            // draws of its plan, then one uniform a token.
             let mut stream = Stream::new(args.seed.seed, Domain::Sample, id);
             let (order, given) = template.arrange(&row, args.prompt_order, &mut stream);
             requests.push(Request { order, given, stream });

@@ -1,4 +1,4 @@
-//! What `ao-score` can be told.
+//! The flags of `ao-score`.
 
 use std::path::PathBuf;
 
@@ -18,53 +18,55 @@ pub struct ScoreArgs {
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub checkpoint: CheckpointArgs,
-    /// Token shards: a folder, one shard, or a raw file with --raw-u16
+    /// Token shards to score: a folder, one shard, or a raw file with --raw-u16
     #[arg(long, value_name = "DIR|FILE", required_unless_present_any = ["compare", "merge", "ref"])]
     pub shards: Option<PathBuf>,
-    /// Judge samples with this model (generative perplexity) instead of scoring shards
+    /// Score samples with this model instead of shards (generative perplexity)
     #[arg(long, value_name = "FILE|RUN|NAME", conflicts_with_all = ["ckpt", "shards", "orders", "mc", "ensemble", "resume"])]
     pub r#ref: Option<PathBuf>,
     /// With --ref: sedd takes the samples' own tokens and averages their perplexities; mdlm
     /// tokenizes their text again, cuts it behind the first end of text and pools all tokens
     #[arg(long, value_name = "sedd|mdlm", default_value = "sedd", requires = "ref")]
     pub protocol: Protocol,
-    /// With --ref: samples as JSON lines with `tokens` or `text`
+    /// With --ref: the samples, JSON lines with `tokens` or `text`
     #[arg(value_name = "FILE|-", requires = "ref")]
     pub samples: Option<PathBuf>,
-    /// Generation orders: a SPEC, an .npy or .jsonl file, or - [default: uniform; l2r for gpt2;
-    /// none for encoders, see --elbo]
+    /// Generation orders: a SPEC of ao-orders, an .npy or .jsonl file, or - for stdin
+    /// [default: uniform; l2r for gpt2; none for encoders, see --elbo]
     #[arg(long, alias = "order", value_name = "SPEC|FILE|-")]
     pub orders: Option<String>,
-    /// Encoders (radd, mdlm, sedd): score by random masks, --mc draws of them a sequence, rather
-    /// than by a pass for each token along --orders [default where there are no --orders]
+    /// For encoders (radd, mdlm, sedd): estimate the ELBO with --mc random masks per sequence.
+    /// Without --orders this is the default. With --orders, one pass per token gives the NLL along
+    /// the order
     #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, default_missing_value = "auto")]
     pub elbo: Option<Elbo>,
-    /// Orders (or draws of masks) per sequence; sequence s takes rows s·K to s·K+K−1
+    /// Orders per sequence, or masks per sequence with --elbo. Sequence s uses rows s·K to s·K+K−1
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub mc: u32,
-    /// Average the probability of each token over M orderings of its context, the given one first
+    /// Average the probability of each token over M orderings of its context
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ensemble: u32,
-    /// Report ensembles of 1, 2, 4, … M orderings in one run
+    /// Also report the ensembles of 1, 2, 4, … orderings
     #[arg(long, requires = "ensemble")]
     pub ensemble_curve: bool,
-    /// With --ensemble: the orderings, instead of drawn ones; line s holds those of sequence s
+    /// With --ensemble: read the orderings from a file instead of drawing them. Line s is for
+    /// sequence s
     #[arg(long, value_name = "FILE.jsonl", requires = "ensemble", conflicts_with_all = ["mc", "positions", "target_se"])]
     pub ensemble_orders: Option<PathBuf>,
-    /// The masks of an encoder's bound, instead of drawn ones: {"masked":[3,0],"level":0.4} a line,
-    /// --mc lines a sequence; level is t or λ, and --elbo k has none
+    /// With --elbo: read the masks from a file instead of drawing them, --mc lines per sequence.
+    /// A line is {"masked":[3,0],"level":0.4}; level is t or λ, and --elbo k has none
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["orders", "cloze", "target_se"])]
     pub masks: Option<PathBuf>,
-    /// With --ensemble: score K random positions of each sequence, which stand for all
+    /// With --ensemble: score only K random positions of each sequence, as an estimate for all
     #[arg(long, value_name = "K", requires = "ensemble", value_parser = clap::value_parser!(u32).range(1..))]
     pub positions: Option<u32>,
-    /// Score held-out spans given the rest, instead of whole sequences; the same ones for all models
+    /// Score held-out spans given the rest of the sequence. The spans are the same for all models
     #[arg(long, value_name = "spans:COUNTxLENGTH", conflicts_with_all = ["orders", "mc", "ensemble", "target_se"])]
     pub cloze: Option<SpanSpec>,
-    /// With --cloze: what a held-out token is given [default: both; left for gpt2]
+    /// With --cloze: the context of a held-out token [default: both; left for gpt2]
     #[arg(long, value_name = "both|left", requires = "cloze")]
     pub conditioning: Option<Conditioned>,
-    /// Go on until this standard error, nats per token, is reached (--target-by says of what)
+    /// Stop when the standard error is at most X nats per token. --target-by says which error
     #[arg(long, value_name = "X", value_parser = parse_error)]
     pub target_se: Option<f64>,
     /// orders: score all sequences, adding orders up to --mc (64 if that is 1), until the order
@@ -74,13 +76,13 @@ pub struct ScoreArgs {
     /// Add each token's NLL to the records, in generation order
     #[arg(long)]
     pub per_token: bool,
-    /// Sequences to pass over first
+    /// Number of sequences to skip first
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
-    /// Sequences to score at most [default: all]
+    /// Largest number of sequences to score [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_sequences: Option<u64>,
-    /// Sequences a forward pass; changes speed and memory only
+    /// Sequences per forward pass. Changes only speed and memory
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub batch_size: u32,
     /// The shard is a raw file of u16 tokens without a header
@@ -89,13 +91,13 @@ pub struct ScoreArgs {
     /// Tokenizer for bits per byte [default: the shards', else the checkpoint's]
     #[arg(long, value_name = "gpt2|FILE")]
     pub tokenizer: Option<String>,
-    /// Append to this file, going on with what an interrupted run wrote into it
+    /// Continue an interrupted run: append to the file that it wrote
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["output", "force"])]
     pub resume: Option<PathBuf>,
-    /// Compare two files of scores by sequence, and stop; no model is read
+    /// Compare two files of scores sequence by sequence, and stop. No model is loaded
     #[arg(long, value_name = "FILE", num_args = 2, conflicts_with_all = ["ckpt", "shards", "ref", "merge", "resume"])]
     pub compare: Vec<PathBuf>,
-    /// Join the parts of one evaluation, cut by --skip and --max-sequences, and stop
+    /// Join the parts of one evaluation that --skip and --max-sequences split, and stop
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["ckpt", "shards", "ref", "resume"])]
     pub merge: Vec<PathBuf>,
     #[command(flatten)]
@@ -116,13 +118,13 @@ pub struct ScoreArgs {
     pub quiet: Quiet,
 }
 
-/// What a held-out token is given.
+/// The context of a held-out token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Conditioned {
-    /// All that is not held out, and the held-out tokens before it.
+    /// All tokens that are not held out, and the held-out ones before it.
     Both,
-    /// All that stands before it.
+    /// All tokens before it.
     Left,
 }
 
@@ -157,10 +159,10 @@ pub enum Elbo {
     /// λ-DCE: each token masked with probability λ, weight 1/λ
     #[value(alias = "lambda-dce")]
     Lambda,
-    /// k-DCE: k tokens masked, weight n/k; the least noise
+    /// k-DCE: k tokens masked, weight n/k. It has the smallest variance
     #[value(alias = "k-dce")]
     K,
-    /// SEDD's own
+    /// SEDD's score entropy
     ScoreEntropy,
 }
 

@@ -1,8 +1,8 @@
 //! NLL along orders, its averages and their errors, and the records that `ao-score` writes.
 //!
-//! Sequence s is scored along rows s·K … s·K+K−1 of the orders. Sums are f64, every sequence's are
-//! its own, and a summary is made of them in the order of the sequences, so neither batch size nor
-//! thread count shows in a result. Means are over all tokens of the set; standard errors are over
+//! Sequence s is scored along rows s·K … s·K+K−1 of the orders. Each sequence has its own f64 sums, and
+//! the summary adds them in the order of the sequences. So the result does not depend on batch size
+//! or threads. Means are over all tokens of the set; standard errors are over
 //! sequences. What needs no tensors (records, comparing, merging, resuming) is in
 //! [`ao_core::score`].
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub struct Orders {
     source: OrderSource,
     per_sequence: u64,
-    /// `None` where the source says so only by its rows.
+    /// `None` if only the rows themselves can tell.
     by_spec: Option<bool>,
     widest: Vec<u32>,
     alike: bool,
@@ -44,8 +44,8 @@ impl Orders {
         index.saturating_mul(self.per_sequence).saturating_add(k)
     }
 
-    /// Finds out ahead of the work whether a file's rows are all one order; a pipe's rows tell only
-    /// as they come. `lengths` are those of the sequences by number.
+    /// Finds out in advance whether all rows of a file are one order. A pipe tells it only as its rows
+    /// come. `lengths` are the lengths of the sequences, by number.
     ///
     /// # Errors
     /// As [`OrderSource::row`], and what `lengths` yields.
@@ -68,13 +68,13 @@ impl Orders {
         Ok(())
     }
 
-    /// What a mean over the rows is; on a pipe, over the rows so far.
+    /// What a mean over the rows estimates; of a pipe, over the rows so far.
     pub fn estimate(&self) -> Estimate {
         if self.by_spec.unwrap_or(self.alike) { Estimate::Exact } else { Estimate::Bound }
     }
 
-    /// What the orders are, for the summary: as [`OrderSource::describe`], and the hash of a file's
-    /// one order, by which two parts of an evaluation can tell that they had the same.
+    /// The orders, for the summary: [`OrderSource::describe`], and the hash of the order if all rows of
+    /// a file are one. By the hash two parts of an evaluation see that they had the same order.
     pub fn describe(&self) -> Value {
         let mut described = self.source.describe();
         if let (None, true, Value::Object(object)) = (self.by_spec, self.alike, &mut described) {

@@ -15,8 +15,8 @@ pub struct Cloze {
     pub spec: SpanSpec,
     /// Where the spans lie.
     pub seed: u64,
-    /// Whether only what stands before a token is given, as a model that reads from left to right
-    /// is; else all that is not held out, then the spans in ascending order.
+    /// Whether the context is only the tokens before, as for a model that reads from left to right.
+    /// Otherwise it is all that is not held out, then the spans in ascending order.
     pub left: bool,
 }
 

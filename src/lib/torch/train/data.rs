@@ -1,9 +1,9 @@
 //! Texts ahead of the step: a thread reads blocks.
 //!
 //! Training sequence n of the run (counted over all steps) is block `EpochShuffle(seed, epoch)` of
-//! its folder, or block n mod count in file order without shuffling. What is done to it (its order,
-//! its masks) is the process's, and a function of n too. So the position of the data is one number,
-//! and a resumed run reads what it would have.
+//! its folder, or block n mod count in file order without shuffling. Its order or its masks belong to
+//! the process, and are a function of n too. So one number is the position in the data, and a resumed
+//! run reads the same data as an uninterrupted one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ao_core::tokens::{Blocks, Dataset, EpochShuffle, OpenOptions};
 use ao_core::{Error, Result};
 use crossbeam_channel::Receiver;
 
-/// Steps that are read ahead.
+/// Number of steps that are read ahead.
 const AHEAD: usize = 4;
 
 /// One optimizer step's data.
@@ -23,7 +23,7 @@ pub struct StepData {
     pub micro: Vec<Vec<Vec<u32>>>,
 }
 
-/// One folder of `--shards` and its share.
+/// One folder of `--shards` and its weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardArg {
     /// The folder or shard.
@@ -67,7 +67,7 @@ pub fn parse_shards(text: &str) -> Result<Vec<ShardArg>, String> {
     Ok(shards)
 }
 
-/// One folder, opened, and the sequences taken from it so far.
+/// One open folder, and the number of sequences taken from it so far.
 struct Folder {
     blocks: Blocks,
     weight: f64,
@@ -132,7 +132,7 @@ impl Sequences {
         self.folders.iter().map(|f| f.blocks.dataset())
     }
 
-    /// Goes on as if `count` sequences had been taken.
+    /// Skips `count` sequences.
     pub fn skip(&mut self, count: u64) {
         if self.folders.len() == 1 {
             self.folders[0].taken = count;
@@ -214,7 +214,7 @@ impl Loader {
                 for _ in 0..steps {
                     let data = sequences.step(batch_size, accumulate);
                     let failed = data.is_err();
-                    // A send fails when the run has stopped: nothing is left to do.
+                    // A send fails when the run has stopped. Nothing is left to do.
                     if sender.send(data).is_err() || failed {
                         return;
                     }
@@ -227,7 +227,7 @@ impl Loader {
     /// The next step's data.
     ///
     /// # Errors
-    /// What the reading met, with its place.
+    /// The error that reading met, with its place.
     pub fn next(&self) -> Result<StepData> {
         match self.receiver.as_ref().map(|r| r.recv()) {
             Some(Ok(data)) => data,

@@ -1,4 +1,4 @@
-//! What a run is and what it will take, said before it begins.
+//! What a run is and what it will need, printed before it begins.
 
 use ao_core::{Error, Result, cli};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::network::Head;
 /// 8 sequences and 50,304 ids take 2,064 MiB, of which libtorch itself has about 200.
 const KEPT_A_LAYER: u64 = 40;
 
-/// What a run will take: memory in bytes, work in operations.
+/// What a run will need: memory in bytes, work in operations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     parameters: u64,
@@ -57,7 +57,7 @@ impl Estimate {
             .fold(0, |sum: u64, &x| sum.saturating_add(x))
     }
 
-    /// The lines that open a run: everything that defines it.
+    /// The first lines of a run: everything that defines it.
     pub fn lines(&self, args: &TrainArgs, plan: &Plan) -> Vec<String> {
         let (c, size, o) = (&plan.model, &args.size, &args.optimizer);
         let mut lines = vec![
@@ -96,7 +96,7 @@ impl Estimate {
             format!(
                 "lr {} -> {}, warm-up {}, decay to step {}; AdamW {} {} {:e}, weight decay {}, \
                  clip {}",
-                // As f32 a tenth of a decimal number prints as one.
+                // As f32, a tenth of a short decimal number prints short too.
                 plan.schedule.lr as f32,
                 plan.schedule.min_lr as f32,
                 plan.schedule.warmup,
@@ -169,7 +169,7 @@ impl Estimate {
         lines
     }
 
-    /// Refuses what this machine cannot hold: the system would end the run without a word.
+    /// Refuses a run that does not fit into memory. The system would kill it without a message.
     ///
     /// # Errors
     /// With both figures and the flag to lower.
@@ -200,7 +200,7 @@ impl Estimate {
         )
     }
 
-    /// Seconds of a step at the ceiling: it cannot take less.
+    /// Seconds of a step at peak speed. It cannot take less.
     pub fn least_seconds(&self, ceiling: &Ceiling) -> f64 {
         self.tokens_per_step as f64 * self.flops_per_token / (ceiling.tflops * 1e12)
     }

@@ -1,5 +1,5 @@
-//! Validation while training: what `ao-score` would say of the checkpoint, of raw and averaged
-//! weights, along the orders that are trained along or those that `--val-orders` names.
+//! Validation while training. It gives what `ao-score` would report for the checkpoint, for raw and
+//! averaged weights, along the orders trained along or those of `--val-orders`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::options::TrainArgs;
 use crate::family::{self, Model, ScoreSettings, Training, Work};
 use crate::score::Orders;
 
-/// Seed of orders and masks: the same whatever the run's seed, so that runs can be compared.
+/// Seed of orders and masks. It does not depend on the run's seed, so that runs can be compared.
 const SEED: u64 = 0;
 
-/// The validation set, its first sequences in file order, and the ways in which it is scored.
+/// The validation set: its first sequences in file order, and the ways in which they are scored.
 pub struct Validation {
     blocks: Blocks,
     sequences: u64,
@@ -32,8 +32,8 @@ impl Validation {
     /// Opens the shards, which must have the training shards' tokenizer.
     ///
     /// # Errors
-    /// When they cannot be read, are empty, or differ in tokenizer; and orders that cannot be
-    /// validated along.
+    /// When they cannot be read, are empty, or differ in tokenizer; or when the orders cannot be used
+    /// for validation.
     pub fn open(
         path: &Path,
         args: &TrainArgs,

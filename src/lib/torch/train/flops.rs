@@ -1,4 +1,4 @@
-//! Floating-point operations a second: what the machine can do.
+//! Peak speed of the machine, in floating-point operations a second.
 
 use std::str::FromStr;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use tch::{Kind, Tensor};
 
 use crate::device::Runtime;
 
-/// `--peak-tflops`: what mfu is measured against.
+/// `--peak-tflops`: the peak that `mfu` is a fraction of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PeakTflops {
-    /// So many 10¹² operations a second.
+    /// This many 10¹² operations a second.
     Given(f64),
-    /// What a matrix product of the compute kind reaches at the start of the run.
+    /// The speed of a matrix product in the compute precision, measured at the start of the run.
     Measure,
 }
 
@@ -45,7 +45,7 @@ impl Serialize for PeakTflops {
     }
 }
 
-/// A ceiling: 10¹² operations a second, and how it is known.
+/// A peak speed in 10¹² operations a second, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ceiling {
     /// 10¹² operations a second.
@@ -83,7 +83,7 @@ impl Ceiling {
 const MEASURE_SECONDS: f64 = 0.4;
 
 /// Multiplies square matrices that grow until a product takes long enough to time, then takes the
-/// best of some: a ceiling is what the machine can do, not what it does while disturbed.
+/// best of several runs. The best is what the machine can do when nothing disturbs it.
 fn measure(runtime: &Runtime) -> Ceiling {
     tch::no_grad(|| {
         let started = Instant::now();
@@ -91,7 +91,7 @@ fn measure(runtime: &Runtime) -> Ceiling {
         let largest = if runtime.device.is_cuda() { 8192 } else { 2048 };
         let mut side = 512;
         loop {
-            // Values of a plain size: zeros and denormals have a speed of their own.
+            // Values of ordinary size: zeros and denormals have another speed.
             let a = (Tensor::rand([side, side], (Kind::Float, runtime.device)) - 0.5)
                 .to_kind(runtime.compute);
             let b = a.tr().contiguous();
@@ -99,7 +99,7 @@ fn measure(runtime: &Runtime) -> Ceiling {
             let product = || {
                 let started = Instant::now();
                 let _ = a.mm_out(&out, &b);
-                // Reading an element waits for the product where it was only queued.
+                // Reading an element waits for the product, which may only be queued.
                 let _ = out.get(0).get(0).double_value(&[]);
                 started.elapsed().as_secs_f64()
             };

@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: a `run` record at each start, a `step` record a step, `eval` records.
 //!
-//! The file only grows, a whole line at a time. A resumed run cuts it behind the last record of a
-//! step that its checkpoint has seen.
+//! The file only grows, a whole line at a time. A resumed run cuts it after the last record of a step
+//! that its checkpoint includes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use serde_json::Value;
 pub struct StepRecord {
     /// `step`.
     pub r#type: &'static str,
-    /// Steps done after it; the first is 1.
+    /// Steps done, this one included; the first is 1.
     pub step: u64,
     /// What is minimised.
     pub objective: Objective,
@@ -42,14 +42,14 @@ pub struct StepRecord {
     pub tokens_per_second: f64,
     /// Floating-point operations of all steps so far ([`ao_core::family::ModelConfig::flops_per_token`]).
     pub flops: f64,
-    /// Share of the ceiling of `--peak-tflops`; null without one.
+    /// Fraction of the peak of `--peak-tflops`; null without one.
     pub mfu: Option<f64>,
     /// Why a number is null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What a start of a run did, its last record.
+/// The last record of a start: what it did.
 #[derive(Debug, Clone, Serialize)]
 pub struct SummaryRecord {
     /// `summary`.
@@ -66,13 +66,13 @@ pub struct SummaryRecord {
     pub flops: f64,
     /// Operations of a scored target.
     pub flops_per_token: f64,
-    /// Steps of this start, which the rest is about.
+    /// Steps of this start. The fields below are about this start too.
     pub steps_of_start: u64,
     /// Scored targets a second of training; null without a step.
     pub tokens_per_second: Option<f64>,
-    /// Share of the ceiling over all these steps; null without a ceiling.
+    /// Fraction of the peak over all these steps; null without a peak.
     pub mfu: Option<f64>,
-    /// The most memory that the process held, on the host; null where the system does not tell.
+    /// Peak memory of the process, on the host; null if the system does not report it.
     pub peak_memory_bytes: Option<u64>,
     /// Seconds of each kind of work: `data_seconds` and so on.
     #[serde(flatten)]
@@ -98,7 +98,7 @@ pub struct EvalRecord {
     pub masks: Option<String>,
     /// Mean over all targets.
     pub nll_nats_per_token: f64,
-    /// Of it, over sequences.
+    /// Standard error of the mean, over sequences.
     pub std_error: Option<f64>,
     /// exp of the mean.
     pub perplexity: f64,
@@ -131,7 +131,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Starts or continues the file behind the records of `step`; scalars go to `events` too.
+    /// Starts the file, or continues it after the records of `step`. Scalars go to `events` too.
     ///
     /// # Errors
     /// When it cannot be read or written.
@@ -171,7 +171,7 @@ impl Metrics {
         events.scalars(record.step, &[(&tag, record.nll_nats_per_token)])
     }
 
-    /// Appends one record; the system has it when this returns.
+    /// Appends one record and hands it to the system.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -180,8 +180,8 @@ impl Metrics {
     }
 }
 
-/// The offset behind the last line that belongs to steps up to `step`, and the last step among them
-/// that was validated.
+/// The offset after the last line that belongs to steps up to `step`, and the last validated step
+/// among them.
 fn end_of_step(path: &Path, step: u64) -> Result<(u64, Option<u64>)> {
     let mut input = BufReader::new(File::open(path).reading(path)?);
     let mut line = Vec::new();

@@ -1,8 +1,8 @@
-//! Training: the step loop and all that it needs to be left alone.
+//! Training: the step loop, and everything that lets it run unattended.
 //!
-//! A step is a function of (weights, optimizer state, step number, data position): the data, the
-//! orders and the dropout masks are all derived from the seed and from counters, so a run that is
-//! resumed from any checkpoint goes on to the same bits as one that was never stopped.
+//! A step is a function of (weights, optimizer state, step number, data position). Data, orders and
+//! dropout masks follow from the seed and from counters. So a run that is resumed from a checkpoint is
+//! bit-identical to one that was never stopped.
 
 mod data;
 mod estimate;

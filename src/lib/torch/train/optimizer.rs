@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use crate::kernels::adamw;
 use crate::network::Weights;
 
-/// Settings of AdamW that do not change from step to step.
+/// Settings of AdamW that are the same for every step.
 #[derive(Debug, Clone, Copy)]
 pub struct AdamW {
     /// Decay of the first moment.
@@ -80,7 +80,7 @@ impl Optimizer {
         flat.dot(flat).to_kind(Kind::Double).double_value(&[]).sqrt()
     }
 
-    /// Throws the gradients away.
+    /// Sets the gradients to zero.
     pub fn clear_gradients(&self) {
         let _ = self.gradients.flat().shallow_clone().zero_();
     }

@@ -1,4 +1,4 @@
-//! What a run will do: options checked, inputs opened, before anything is written.
+//! The plan of a run: options are checked and inputs are opened before anything is written.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use super::schedule::Schedule;
 use crate::device::Runtime;
 use crate::family::{self, Training, TrainingSettings};
 
-/// What will be done: options checked, inputs opened.
+/// The plan of a run: checked options and open inputs.
 pub struct Plan {
     /// Architecture and sizes.
     pub model: ModelConfig,
@@ -30,9 +30,9 @@ pub struct Plan {
     pub training: Box<dyn Training>,
     /// The new run's folder.
     pub folder: Option<PathBuf>,
-    /// The run that goes on, its step folder, and where it stands.
+    /// The run to continue, its step folder, and its state.
     pub resumed: Option<(RunFolder, PathBuf, TrainerState)>,
-    /// The training data, where it goes on.
+    /// The training data, at the position where the run starts.
     pub sequences: Sequences,
     /// The validation set.
     pub validation: Option<Validation>,
@@ -142,7 +142,7 @@ fn config_in(path: &Path) -> Result<ModelConfig> {
     ModelConfig::from_json(&value).map_err(|e| Error::input_at(path, format!("its config: {e}")))
 }
 
-/// Refuses data and averages that contradict the run that goes on.
+/// Refuses data and averages that contradict the run to continue.
 fn check_resumed(
     args: &TrainArgs,
     step: &Path,
@@ -172,8 +172,8 @@ fn check_resumed(
     }
 }
 
-/// The learning rate. A resumed run keeps the step at which its cosine ends unless another is
-/// named: a longer one would raise the rate.
+/// The learning rate. A resumed run keeps the step at which its cosine ends, unless the flags name
+/// another. A later end would raise the rate.
 fn schedule(args: &TrainArgs, resumed: Option<&TrainerState>) -> Result<Schedule> {
     let o = &args.optimizer;
     let lr = at_least_zero("--lr", o.lr)?;

@@ -1,15 +1,15 @@
-//! The run folder: what a training run leaves behind, complete at every moment.
+//! The run folder: the files of a training run, complete at every moment.
 //!
 //! ```text
 //! RUN/config.json            the resolved options
 //! RUN/metrics.jsonl
 //! RUN/tokenizer.json         the shards' own, if they have one
 //! RUN/checkpoints/step-00002000/{model.st, ema-0.9999.st, optimizer.st, trainer.json}
-//! RUN/latest                 the name of the newest step folder, switched last
+//! RUN/latest                 the name of the newest step folder, written last
 //! ```
 //!
-//! A step folder is written under a temporary name, synced and renamed, then `latest` is replaced
-//! the same way: a process killed at any moment leaves the checkpoint before it.
+//! A step folder is written under a temporary name, synced and renamed. Then `latest` is replaced in
+//! the same way. A process that is killed at any moment leaves the checkpoint before.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use ao_core::format::run_folder::latest_step;
 use ao_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// `trainer.json`: where a run stands, beside its tensors.
+/// `trainer.json`: the state of a run that is not tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TrainerState {
     /// Version of this file's keys.
     pub version: u32,
     /// Optimizer steps done.
     pub step: u64,
-    /// Updates done: steps less those left out as not finite.
+    /// Updates done: steps without those that were skipped as not finite.
     pub updates: u64,
     /// Sequences taken from the data and the orders.
     pub sequences: u64,
@@ -35,7 +35,7 @@ pub struct TrainerState {
     pub tokens: u64,
     /// Seconds of training so far.
     pub seconds: f64,
-    /// Updates in a row, up to this step, that were left out as not finite.
+    /// Updates in a row, up to this step, that were skipped as not finite.
     #[serde(default)]
     pub skipped_in_a_row: u64,
     /// Decays of the averages, as their files are named.
@@ -71,7 +71,7 @@ impl RunFolder {
         fs::create_dir_all(path).writing(path)?;
         let folder = RunFolder { path: path.into(), _lock: lock(path)? };
         if used {
-            // The pointer goes first: without it the rest is no run.
+            // The pointer is removed first. Without it the rest is not a run.
             for name in ["latest", "metrics.jsonl", "config.json"] {
                 let _ = fs::remove_file(path.join(name));
             }
@@ -82,7 +82,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Takes the folder of an older run and clears what a killed process left unfinished.
+    /// Takes the folder of an existing run and removes what a killed process left unfinished.
     ///
     /// # Errors
     /// When it is no run folder, has no complete checkpoint, or another process trains in it.
@@ -126,7 +126,7 @@ impl RunFolder {
         self.path.join("checkpoints")
     }
 
-    /// Saves a step: `write` puts the tensors into the folder it is given.
+    /// Saves a step. `write` writes the tensors into the folder that it gets.
     ///
     /// # Errors
     /// When the disk refuses; the checkpoints before stay.
@@ -152,8 +152,8 @@ impl RunFolder {
         Ok(target)
     }
 
-    /// Removes checkpoints beyond the newest `keep_last` up to the one that `latest` names, but
-    /// those whose step is a multiple of `keep_every`, and never that one.
+    /// Removes checkpoints up to the one that `latest` names, except for the newest `keep_last` and
+    /// those whose step is a multiple of `keep_every`. It never removes that one.
     ///
     /// # Errors
     /// When the folder cannot be read; a folder that cannot be removed is left.
@@ -168,8 +168,8 @@ impl RunFolder {
             }
         }
         steps.sort();
-        // A run that was sent back to an older step has later ones, which it will replace: they
-        // are not the newest of what it writes.
+        // A run that was set back to an older step has later checkpoints, which it will replace.
+        // They do not count as its newest.
         if let Some(newest) = steps.iter().position(|(_, name)| name == latest.trim()) {
             steps.truncate(newest + 1);
         }
@@ -195,7 +195,7 @@ impl RunFolder {
     }
 }
 
-/// Locks the folder for this process; the lock goes with the process.
+/// Locks the folder for this process. The lock ends with the process.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(".lock");
     let file = File::create(&file_path).writing(&file_path)?;

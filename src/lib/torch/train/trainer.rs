@@ -27,7 +27,7 @@ use crate::device::{self, Runtime};
 use crate::family::{Learner, Micro, Model};
 use crate::network::Weights;
 
-/// Trains as `args` says, or with `--dry-run` says what that would be.
+/// Trains as `args` says, or prints the plan with `--dry-run`.
 ///
 /// # Errors
 /// Wrong or unusable options and inputs, before anything is written; a full disk; a loss or a
@@ -64,7 +64,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
     Trainer::start(args, plan, runtime, ceiling)?.train()
 }
 
-/// A run under way.
+/// A run in progress.
 pub(super) struct Trainer {
     pub(super) args: TrainArgs,
     pub(super) runtime: Runtime,
@@ -87,7 +87,7 @@ pub(super) struct Trainer {
     pub(super) ceiling: Option<Ceiling>,
     pub(super) flops_per_token: f64,
     pub(super) clock: Clock,
-    /// Steps and targets before this start.
+    /// Steps and scored targets before this start.
     pub(super) before: (u64, u64),
 }
 
@@ -109,7 +109,7 @@ impl Trainer {
             });
             let mut record = match step {
                 Ok(record) => record,
-                // What was trained on before the data failed is not lost.
+                // Save the training before the data failed.
                 Err(error @ (Error::Input { .. } | Error::Usage(_))) => {
                     if self.state.step > self.before.0 {
                         self.save()?;
@@ -155,7 +155,7 @@ impl Trainer {
         signal
     }
 
-    /// Why no further step is to be made.
+    /// The reason to stop, if there is one.
     fn reason_to_stop(&self) -> Option<&'static str> {
         let (size, state) = (&self.args.size, &self.state);
         let flops = state.tokens as f64 * self.flops_per_token;
@@ -172,13 +172,13 @@ impl Trainer {
         }
     }
 
-    /// The share of the ceiling that so many tokens a second are.
+    /// Tokens a second as a fraction of the peak.
     fn mfu(&self, tokens_per_second: f64) -> Option<f64> {
         let ceiling = self.ceiling?.tflops * 1e12;
         Some(tokens_per_second * self.flops_per_token / ceiling)
     }
 
-    /// Writes the last record and says it.
+    /// Writes the last record and prints it.
     fn summarise(&mut self, stopped_by: &'static str, progress: &Progress) -> Result<()> {
         let (clock, state) = (&self.clock, &self.state);
         let training =
@@ -267,7 +267,7 @@ impl Trainer {
         Ok(self.record(number, loss, lr, norm, self.state.tokens, note))
     }
 
-    /// A step's record, whose times are still to be filled in.
+    /// The record of a step, without its times.
     fn record(
         &self,
         step: u64,
@@ -333,7 +333,7 @@ impl Trainer {
         if self.saved == Some(self.state.step) {
             return Ok(());
         }
-        // Such weights would be refused by whatever reads them next; the checkpoint before stays.
+        // Every reader would refuse such weights. The checkpoint before stays.
         if let Some(name) = self.weights.first_nonfinite() {
             return Err(Error::NonFinite(format!(
                 "step {}: tensor '{name}' has values that are not finite, so the step is not saved; \
