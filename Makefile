@@ -36,6 +36,7 @@ help:
 	@echo 'make pipelines/toy          the same chain on text in testdata/, under a minute'
 	@echo 'make pipelines/zero-shot    CKPT=FILE|RUN on the zero-shot sets that are there, as a table with errors'
 	@echo 'make test                   every test'
+	@echo 'make fuzz                   MINUTES=N of mutated files for every reader'
 	@echo 'make bench                  speed of the stages on this machine'
 	@echo 'make build                  the programs, into $(BIN)/'
 	@echo 'make libtorch               fetch libtorch 2.11.0 into .libtorch/'
