@@ -69,8 +69,10 @@ pub struct Tally {
     pub rows_forwarded: u64,
     /// Passes through the blocks, each over a batch.
     pub passes: u64,
-    /// Tokens that were drafted and put to the test.
+    /// Tokens that were drafted.
     pub drafted: u64,
+    /// Of these, tokens that were put to the test: none behind the first that failed.
+    pub tested: u64,
     /// Of these, tokens that stayed.
     pub accepted: u64,
 }

@@ -139,6 +139,7 @@ impl Generator<'_> {
                 proposals[r] = own.map(|row| row.logits).collect();
                 making.steps[r] += 1;
                 self.tally.drafted += turn.drafts.len() as u64;
+                self.tally.tested += turn.drafts.len().min(stayed + 1) as u64;
                 self.tally.accepted += stayed as u64;
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ao_core::cli::Input;
-use ao_core::tokens::{Blocks, Dataset, OpenOptions, Tokenizer};
+use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions, Tokenizer};
 use ao_core::{Error, Result};
 
 use super::ScoreArgs;
@@ -18,11 +18,14 @@ pub struct Sequence {
     pub index: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
+    /// The first token of its document, counted over the shards, where that is known.
+    pub document: Option<u64>,
 }
 
 /// The sequences of a shard folder, in file order.
 pub struct Corpus {
     blocks: Blocks,
+    documents: Documents,
     bytes: Bytes,
     range: std::ops::Range<u64>,
     /// The shards, for the run record.
@@ -66,7 +69,8 @@ impl Corpus {
             .map_or(blocks.len(), |n| args.skip.saturating_add(n).min(blocks.len()));
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
         let bytes = Bytes::of(tokenizer(args, &data, loaded)?);
-        Ok(Corpus { blocks, bytes, range: args.skip..end, input })
+        let documents = Documents::new(blocks.clone());
+        Ok(Corpus { blocks, documents, bytes, range: args.skip..end, input })
     }
 
     /// The numbers of the sequences.
@@ -81,7 +85,8 @@ impl Corpus {
     pub fn read(&self, index: u64) -> Result<Sequence> {
         let mut tokens = Vec::new();
         self.blocks.read(index, &mut tokens)?;
-        Ok(Sequence { index, tokens })
+        let document = self.documents.of_block(index, &tokens)?;
+        Ok(Sequence { index, tokens, document })
     }
 
     /// Bytes of text of a sequence's tokens, those at the positions `given` left out; an end token
