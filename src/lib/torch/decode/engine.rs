@@ -157,8 +157,10 @@ pub struct Tally {
     pub passes: u64,
     /// Passes of the network, summed over samples.
     pub network_calls: u64,
-    /// Tokens that were drafted and put to the test.
+    /// Tokens that were drafted.
     pub drafted: u64,
+    /// Of these, tokens that were put to the test: none behind the first that failed.
+    pub tested: u64,
     /// Of these, tokens that stayed.
     pub accepted: u64,
     /// Time in the blocks.

@@ -86,9 +86,8 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
                     None
                 }
             };
-            let outcome = outcome.map(|(stays, draw)| {
-                (stays, drawer.with_candidates(draw, &filter, logits, count))
-            });
+            let outcome = outcome
+                .map(|(stays, draw)| (stays, drawer.with_candidates(draw, &filter, logits, count)));
             // The next round drafts from the causal rows too that follow a rejected token.
             Ok(Row { logits: logits.to_vec(), outcome })
         })?;
@@ -112,7 +111,8 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
             proposals[r] = own.map(|row| row.logits).collect();
             sequence.steps += 1;
             sequence.network_calls += 1;
-            engine.tally.drafted += tested as u64;
+            engine.tally.drafted += round.drafts.len() as u64;
+            engine.tally.tested += tested as u64;
             engine.tally.accepted += stayed as u64;
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ao_core::cli::Input;
-use ao_core::tokens::{Blocks, Dataset, OpenOptions, Tokenizer};
+use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions, Tokenizer};
 use ao_core::{Error, Result};
 
 use crate::network::Loaded;
@@ -17,6 +17,8 @@ pub struct Sequence {
     pub index: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
+    /// The first token of its document, counted over the shards, where that is known.
+    pub document: Option<u64>,
 }
 
 /// Which shards are scored, and how much of them.
@@ -37,6 +39,7 @@ pub struct Shards {
 /// The sequences of a shard folder, in file order.
 pub struct Corpus {
     blocks: Blocks,
+    documents: Documents,
     bytes: Bytes,
     range: std::ops::Range<u64>,
     /// The shards, for the run record.
@@ -79,7 +82,8 @@ impl Corpus {
         let end = wanted.most.map_or(all, |n| wanted.skip.saturating_add(n).min(all));
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
         let bytes = Bytes::of(tokenizer(wanted, &data, loaded)?);
-        Ok(Corpus { blocks, bytes, range: wanted.skip..end, input })
+        let documents = Documents::new(blocks.clone());
+        Ok(Corpus { blocks, documents, bytes, range: wanted.skip..end, input })
     }
 
     /// The numbers of the sequences.
@@ -94,7 +98,8 @@ impl Corpus {
     pub fn read(&self, index: u64) -> Result<Sequence> {
         let mut tokens = Vec::new();
         self.blocks.read(index, &mut tokens)?;
-        Ok(Sequence { index, tokens })
+        let document = self.documents.of_block(index, &tokens)?;
+        Ok(Sequence { index, tokens, document })
     }
 
     /// Bytes of text of a sequence's tokens, those at the positions `given` left out; an end token
