@@ -4,24 +4,21 @@
 mod common;
 
 use std::process::Command;
-use std::sync::Arc;
 
-use ao_core::config::ModelConfig;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
+use ao_torch::decode::causal::{CausalPredictor, Reading};
+use ao_torch::decode::engine::{Predictor, Sequence};
 use ao_torch::decode::few_row::FewRow;
-use ao_torch::decode::session::{Ask, Line, Session};
 use ao_torch::kernels::pool;
 use ao_torch::kernels::simd::Level;
-use ao_torch::model::{Conditioning, Decoder, decoder};
+use ao_torch::network::Network;
 use ao_torch::tch::{Kind, Tensor};
 use common::{
-    floats, golden, golden_config, golden_decoder, integers, max_difference, noisy_weights, scoring,
+    floats, golden, golden_config, golden_network, integers, max_difference, next, noisy_weights,
+    scoring, sequence, values,
 };
 use serde_json::{Value, json};
-
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
-}
 
 /// The levels of this machine; the others are named.
 fn levels() -> Vec<Level> {
@@ -31,12 +28,15 @@ fn levels() -> Vec<Level> {
     Level::available().collect()
 }
 
-fn model(config: &ModelConfig, compute: Kind) -> Box<dyn Decoder> {
-    ao_torch::tch::set_num_threads(1); // the tests themselves run in parallel
-    let weights = noisy_weights(config, Kind::Float);
-    let mut model = decoder(config, &weights, compute, 1).unwrap();
-    model.freeze();
-    model
+fn network(config: &ModelConfig, compute: Kind) -> Box<dyn Network> {
+    common::network(config, &noisy_weights(config, Kind::Float), compute)
+}
+
+/// A network asked at a level, by libtorch where there is none.
+fn predictor(network: Box<dyn Network>, level: Option<Level>) -> CausalPredictor {
+    let few_row =
+        level.map(|level| FewRow::at(level, network.as_ref()).expect("it serves every family"));
+    CausalPredictor::with_passes(network, few_row)
 }
 
 /// One of each causal family, and of its ways to tell targets, with or without biases.
@@ -64,34 +64,23 @@ fn families(width: usize, bias: bool) -> Vec<ModelConfig> {
     own.into_iter().map(with_sizes).collect()
 }
 
-fn session<'a>(
-    model: &'a dyn Decoder,
-    conditioning: &'a Conditioning,
-    lines: &[Line],
-    level: Option<Level>,
-) -> Session<'a> {
-    let few_row = level.map(|level| {
-        Arc::new(FewRow::at(level, model, conditioning).expect("it serves every family"))
-    });
-    Session::new(model, conditioning, lines.to_vec()).with_few_row(few_row)
-}
-
 /// Sequences of different lengths, gaps and numbers of given tokens over several passes, by
 /// libtorch where there is no level: hidden rows of all passes, then the keys and values.
-fn passes(model: &dyn Decoder, conditioning: &Conditioning, level: Option<Level>) -> [Vec<f64>; 2] {
+fn passes(config: &ModelConfig, compute: Kind, level: Option<Level>) -> [Vec<f64>; 2] {
     let full = [5u32, 1, 0, 2, 2, 4, 3];
-    let ordered = model.config().arch() == "gpt2";
-    let line = |(order, given): &(&[u32], usize)| {
+    let ordered = config.arch() == "gpt2";
+    let one = |(order, given): &(&[u32], usize)| {
         let mut order = order.to_vec();
         if ordered {
             order.sort_unstable();
         }
-        Line::new(order, full[..*given].to_vec())
+        sequence(&order, &full[..*given])
     };
-    let lines: [(&[u32], usize); 3] =
+    let sequences: [(&[u32], usize); 3] =
         [(&[3, 0, 4, 1, 2, 6, 5], 1), (&[1, 0, 2], 2), (&[4, 3, 2, 1, 0], 3)];
-    let lines: Vec<Line> = lines.iter().map(line).collect();
-    let mut session = session(model, conditioning, &lines, level);
+    let mut sequences: Vec<Sequence> = sequences.iter().map(one).collect();
+    let mut model = predictor(network(config, compute), level);
+    model.start(&sequences);
     // The positions that copies predict, and then the tokens that become known.
     let passes: [[(&[u32], usize); 3]; 4] = [
         [(&[2, 4], 3), (&[], 1), (&[0], 1)],
@@ -101,23 +90,26 @@ fn passes(model: &dyn Decoder, conditioning: &Conditioning, level: Option<Level>
     ];
     let mut hidden = Vec::new();
     for pass in &passes {
-        let asks: Vec<Ask> = session
-            .lines
+        let readings: Vec<Reading> = sequences
             .iter()
             .zip(pass)
-            .map(|(line, (copies, _))| match line.left() {
-                0 => Ask::default(),
-                _ => Ask { until: line.tokens.len() + 1, copies, wanted: copies.len() + 1 },
+            .map(|(sequence, (copies, _))| match sequence.free().len() {
+                0 => Reading::default(),
+                _ => {
+                    let until = sequence.tokens.len() + 1;
+                    Reading { until, copies, wanted: copies.len() + 1 }
+                }
             })
             .collect();
-        hidden.extend(values(&session.pass(&asks).unwrap()));
-        for (line, (_, known)) in session.lines.iter_mut().zip(pass) {
-            let start = line.tokens.len();
-            line.tokens.extend(&full[start..start + known.min(&line.left())]);
+        hidden.extend(values(&model.read(&sequences, &readings).unwrap()));
+        for (sequence, (_, known)) in sequences.iter_mut().zip(pass) {
+            let (start, left) = (sequence.tokens.len(), sequence.free().len());
+            sequence.tokens.extend(&full[start..start + known.min(&left)]);
         }
     }
+    let cache = model.cache().unwrap();
     let cached = (0..2).flat_map(|layer| {
-        let (k, v) = session.cache().layer(layer);
+        let (k, v) = cache.layer(layer);
         [values(&k), values(&v)].concat()
     });
     [hidden, cached.collect()]
@@ -127,12 +119,10 @@ fn passes(model: &dyn Decoder, conditioning: &Conditioning, level: Option<Level>
 fn every_family_has_the_rows_of_libtorch_at_every_level() {
     for (width, bias) in [(16, true), (24, false), (64, true)] {
         for config in families(width, bias) {
-            let model = model(&config, Kind::Float);
-            let conditioning = model.conditioning();
-            let plain = passes(model.as_ref(), &conditioning, None);
+            let plain = passes(&config, Kind::Float, None);
             let mut fused: Option<[Vec<f64>; 2]> = None;
             for level in levels() {
-                let own = passes(model.as_ref(), &conditioning, Some(level));
+                let own = passes(&config, Kind::Float, Some(level));
                 let case = format!("{} at {}", config.to_json(), level.name());
                 for (own, plain) in own.iter().zip(&plain) {
                     let difference = max_difference(own, plain);
@@ -150,12 +140,10 @@ fn every_family_has_the_rows_of_libtorch_at_every_level() {
 #[test]
 fn weights_in_bf16_give_rows_no_further_from_f32_than_those_of_libtorch() {
     for config in families(32, true) {
-        let (rounded, exact) = (model(&config, Kind::BFloat16), model(&config, Kind::Float));
-        let (conditioning, of_exact) = (rounded.conditioning(), exact.conditioning());
-        let truth = passes(exact.as_ref(), &of_exact, None);
-        let libtorch = passes(rounded.as_ref(), &conditioning, None);
+        let truth = passes(&config, Kind::Float, None);
+        let libtorch = passes(&config, Kind::BFloat16, None);
         for level in levels() {
-            let own = passes(rounded.as_ref(), &conditioning, Some(level));
+            let own = passes(&config, Kind::BFloat16, Some(level));
             for ((own, libtorch), truth) in own.iter().zip(&libtorch).zip(&truth) {
                 let (own, most) = (max_difference(own, truth), max_difference(libtorch, truth));
                 let case = format!("{} at {}", config.to_json(), level.name());
@@ -172,28 +160,26 @@ fn a_row_is_the_same_to_the_last_bit_in_any_company_and_with_any_threads() {
         "n_embd": 48, "cond_dim": 8
     }))
     .unwrap();
-    let line = |i: usize| {
-        let order = (0..12).map(|k| (k * 5 + i as u32) % 12).collect();
-        Line::new(order, (0..i as u32 % 7).collect())
+    let one = |i: usize| {
+        let order: Vec<u32> = (0..12).map(|k| (k * 5 + i as u32) % 12).collect();
+        sequence(&order, &(0..i as u32 % 7).collect::<Vec<_>>())
     };
-    let lines: Vec<Line> = (0..40).map(line).collect();
-    let asks: Vec<Ask> = lines
+    let sequences = || (0..40).map(one).collect::<Vec<Sequence>>();
+    let readings: Vec<Reading> = sequences()
         .iter()
-        .map(|l| Ask { until: l.tokens.len() + 1, copies: &[11, 10], wanted: 3 })
+        .map(|s| Reading { until: s.tokens.len() + 1, copies: &[11, 10], wanted: 3 })
         .collect();
     for compute in [Kind::Float, Kind::BFloat16] {
-        let model = model(&config, compute);
-        let conditioning = model.conditioning();
         for level in levels() {
-            let make = || Arc::new(FewRow::at(level, model.as_ref(), &conditioning).unwrap());
-            let pass = |lines: &[Line], asks: &[Ask]| {
-                let session = Session::new(model.as_ref(), &conditioning, lines.to_vec());
-                let hidden = session.with_few_row(Some(make())).pass(asks).unwrap();
-                (values(&model.head().logits(&hidden)), values(&hidden))
+            let mut model = predictor(network(&config, compute), Some(level));
+            let mut pass = |sequences: &[Sequence], readings: &[Reading]| {
+                model.start(sequences);
+                let hidden = model.read(sequences, readings).unwrap();
+                (values(&model.network().base().head.logits(&hidden)), values(&hidden))
             };
-            let (logits, hidden) = pass(&lines, &asks);
-            for i in 0..lines.len() {
-                let alone = pass(&lines[i..=i], &asks[i..=i]);
+            let (logits, hidden) = pass(&sequences(), &readings);
+            for i in 0..40 {
+                let alone = pass(&[one(i)], &readings[i..=i]);
                 assert_eq!(alone.1, hidden[i * 3 * 48..(i + 1) * 3 * 48], "{}", level.name());
                 assert_eq!(alone.0, logits[i * 3 * 50..(i + 1) * 3 * 50], "{}", level.name());
             }
@@ -211,14 +197,13 @@ fn passes_of_several_threads_are_those_of_one() {
         let pass = |threads: usize| {
             let config = config.clone();
             pool::with_threads(threads, move || {
-                let model = model(&config, Kind::Float);
-                let conditioning = model.conditioning();
-                let line = Line::new((0..40).collect(), (0..39).collect());
-                let mut session =
-                    session(model.as_ref(), &conditioning, &vec![line; 3], Some(level));
-                let ask = Ask { until: 40, copies: &[], wanted: 39 };
-                let hidden = session.pass(&[ask, ask, ask]).unwrap();
-                (values(&hidden), values(&model.head().logits(&hidden)))
+                let mut model = predictor(network(&config, Kind::Float), Some(level));
+                let (order, known): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..39).collect());
+                let sequences: Vec<Sequence> = (0..3).map(|_| sequence(&order, &known)).collect();
+                model.start(&sequences);
+                let readings = [Reading { until: 40, copies: &[], wanted: 39 }; 3];
+                let hidden = model.read(&sequences, &readings).unwrap();
+                (values(&hidden), values(&model.network().base().head.logits(&hidden)))
             })
         };
         assert_eq!(pass(1), pass(3), "{}", level.name());
@@ -234,14 +219,14 @@ fn many_rows_at_once_are_those_of_libtorch() {
             "n_embd": 64
         }))
         .unwrap();
-        let model = model(&config, Kind::Float);
-        let conditioning = model.conditioning();
-        let line = Line::new((0..160).collect(), (0..159).map(|i| i * 7 % 30).collect());
-        let asks = [Ask { until: 160, copies: &[], wanted: 100 }; 4];
+        let order: Vec<u32> = (0..160).collect();
+        let known: Vec<u32> = (0..159).map(|i| i * 7 % 30).collect();
+        let readings = [Reading { until: 160, copies: &[], wanted: 100 }; 4];
         let rows = |level| {
-            let lines = vec![line.clone(); 4];
-            let mut session = session(model.as_ref(), &conditioning, &lines, level);
-            values(&session.pass(&asks).unwrap())
+            let sequences: Vec<Sequence> = (0..4).map(|_| sequence(&order, &known)).collect();
+            let mut model = predictor(network(&config, Kind::Float), level);
+            model.start(&sequences);
+            values(&model.read(&sequences, &readings).unwrap())
         };
         let plain = rows(None);
         for level in levels() {
@@ -255,29 +240,30 @@ fn many_rows_at_once_are_those_of_libtorch() {
 fn cached_steps_have_the_logits_of_the_published_code_at_every_level() {
     for folder in ["ao-gpt", "ao-gpt-short"] {
         let (config, figures) = golden_config(folder);
-        let model = golden_decoder(folder);
-        let conditioning = model.conditioning();
         let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
         let (shape, tokens) = integers(&cases, "tokens");
         let (_, orders) = integers(&cases, "orders");
         let t = shape[1];
-        let lines: Vec<Line> =
-            orders.chunks(t).map(|order| Line::new(order.to_vec(), Vec::new())).collect();
         for level in levels() {
-            let mut session = session(model.as_ref(), &conditioning, &lines, Some(level));
+            let mut model = predictor(golden_network(folder).0, Some(level));
+            let mut sequences: Vec<Sequence> =
+                orders.chunks(t).map(|order| sequence(order, &[])).collect();
+            model.start(&sequences);
             for (step, group) in figures["decode_groups"].as_array().unwrap().iter().enumerate() {
                 let edge = |i: usize| group[i].as_u64().unwrap() as usize;
-                let hidden = session.advance(&vec![edge(1) - edge(0); shape[0]]).unwrap();
+                let asks = next(&sequences, &vec![edge(1) - edge(0); shape[0]]);
+                let hidden = model.predict(&sequences, &asks).unwrap();
                 let mut logits = vec![0f32; hidden.size()[0] as usize * config.vocab_size()];
-                model.head().logits_into(&hidden, &mut logits);
+                model.network().base().head.logits_into(&hidden, &mut logits);
                 let logits: Vec<f64> = logits.into_iter().map(f64::from).collect();
                 let expected = floats(&cases, &format!("step{step}.logits"));
                 let difference = max_difference(&logits, &expected.1);
                 let case = format!("{folder} step {step} at {}", level.name());
                 assert!(difference <= 2e-5, "{case}: {difference}");
-                for (r, line) in session.lines.iter_mut().enumerate() {
+                for (r, sequence) in sequences.iter_mut().enumerate() {
                     let known = edge(0)..edge(1);
-                    line.tokens.extend(known.map(|k| tokens[r * t + line.order[k] as usize]));
+                    let own = known.map(|k| tokens[r * t + sequence.order[k] as usize]);
+                    sequence.tokens.extend(own.collect::<Vec<_>>());
                 }
             }
         }
@@ -288,7 +274,7 @@ fn cached_steps_have_the_logits_of_the_published_code_at_every_level() {
 fn logits_for_draws_are_not_rounded_to_bf16() {
     let config = families(32, true).remove(0);
     for compute in [Kind::Float, Kind::BFloat16] {
-        let model = model(&config, compute);
+        let network = network(&config, compute);
         let hidden = Tensor::randn([5, 32], (Kind::Float, ao_torch::tch::Device::Cpu));
         let weights = noisy_weights(&config, Kind::Float);
         let table = weights.get("lm_head.weight").to_kind(compute).to_kind(Kind::Double);
@@ -297,7 +283,7 @@ fn logits_for_draws_are_not_rounded_to_bf16() {
             exact += bias.to_kind(compute).to_kind(Kind::Double);
         }
         let exact = values(&exact);
-        let logits = model.head().logits(&hidden);
+        let logits = network.base().head.logits(&hidden);
         assert_eq!(logits.kind(), Kind::Float);
         let difference = max_difference(&values(&logits), &exact);
         assert!(difference < 1e-5, "{compute:?}: {difference}");

@@ -11,7 +11,7 @@ use super::{HeldOut, Model, Report, Sampling, Score, Text, Training, unigram_bas
 use crate::cli::Input;
 use crate::error::IoContext;
 use crate::format::checkpoint::CheckpointFile;
-use crate::format::{jsonl, map_file};
+use crate::format::jsonl;
 use crate::score::ScoreFile;
 use crate::tokens::{Dataset, OpenOptions};
 use crate::{Error, Result};
@@ -175,6 +175,7 @@ fn held_out(model: &Model, scores: &[ScoreFile]) -> Result<HeldOut> {
 }
 
 fn score(file: &ScoreFile) -> Result<Score> {
+    refuse_repeats(file)?;
     let summary = file.summary()?;
     let of_file = || {
         let ckpt = file.option("ckpt")?;
@@ -199,13 +200,14 @@ fn score(file: &ScoreFile) -> Result<Score> {
 ///
 /// # Errors
 /// Names the first such sequence.
-pub(super) fn refuse_repeats(path: &Path, mut numbers: Vec<u64>) -> Result<()> {
+pub(super) fn refuse_repeats(file: &ScoreFile) -> Result<()> {
+    let mut numbers: Vec<u64> = file.sequences.iter().map(|record| record.index).collect();
     numbers.sort_unstable();
     match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(()),
         Some(pair) => {
             let what = format!("sequence {} stands there twice; score the set again", pair[0]);
-            Err(Error::input_at(path, what))
+            Err(Error::input_at(&file.path, what))
         }
     }
 }

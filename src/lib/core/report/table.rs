@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::gather::refuse_repeats;
 use super::set::{check_same_tokens, set_names};
 use super::text::perplexity;
 use crate::cli::units::grouped;
@@ -20,6 +21,7 @@ use crate::{Error, Result, stats};
 /// tokens.
 pub fn score_table(paths: &[PathBuf]) -> Result<String> {
     let files = paths.iter().map(|path| ScoreFile::read(path)).collect::<Result<Vec<_>>>()?;
+    files.iter().try_for_each(refuse_repeats)?;
     check_same_tokens(&files)?;
     let mut out = String::from(
         "| set | order | estimate | sequences | tokens | given | nats/token | perplexity (95 %) | bits/byte |\n\

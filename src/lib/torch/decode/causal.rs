@@ -39,6 +39,12 @@ impl CausalPredictor {
     /// Over a frozen network; nothing read yet.
     pub fn new(network: Box<dyn Network>) -> CausalPredictor {
         let few_row = FewRow::new(network.as_ref());
+        CausalPredictor::with_passes(network, few_row)
+    }
+
+    /// As [`CausalPredictor::new`], with passes by `few_row`, made from the same network, or else by
+    /// libtorch.
+    pub fn with_passes(network: Box<dyn Network>, few_row: Option<FewRow>) -> CausalPredictor {
         CausalPredictor { network, few_row, cache: None, cached: Vec::new(), rows_forwarded: 0 }
     }
 

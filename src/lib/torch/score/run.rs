@@ -166,6 +166,10 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let record = run_record(args, &runtime, &loaded, more)?;
     let mut run = record.to_json().as_object().cloned().unwrap_or_default();
     run.insert("orders".into(), scorer.draws().unwrap_or_else(|| source.describe()));
+    if let Some((source, note)) = corpus.bytes_source() {
+        run.insert("bytes_source".into(), source.into());
+        note.iter().for_each(|note| say(note));
+    }
     let (mut out, done) = open_output(&how, sink, &run)?;
     let Some(done) = done else {
         say("the file is complete already; nothing is left to do");
