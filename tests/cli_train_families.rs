@@ -4,8 +4,9 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ao_core::report::unigram_baseline;
+use ao_core::report::{HeldOut, unigram_baseline};
 use ao_core::rng::{Domain, Stream};
 use ao_core::tokens::{Dataset, OpenOptions};
 use common::train::{checkpoint_bytes, curve, refuse, run, shards, steps, succeed, text, tool};
@@ -114,8 +115,9 @@ fn records(run: &Path, kind: &str) -> Vec<Value> {
 
 /// The unigram baseline of shards, nats a token.
 fn unigram(train: &Path, val: &Path) -> f64 {
-    let open = |path| Dataset::open(path, &OpenOptions::default()).unwrap();
-    unigram_baseline(&open(train), &open(val)).unwrap().nll_nats_per_token
+    let open = |path| Arc::new(Dataset::open(path, &OpenOptions::default()).unwrap());
+    let all = HeldOut { block_size: 1, blocks: None, given: 0, bytes: None };
+    unigram_baseline(&open(train), &open(val), &all).unwrap().nll_nats_per_token
 }
 
 /// The stories of `testdata/toy` in 384 ids, a tenth of them held out.

@@ -19,13 +19,21 @@ static MEMORY: fuzz::Counting = fuzz::Counting;
 
 macro_rules! readers {
     ($($name:ident: $file:literal, $mib:literal MiB, $words:expr, $read:expr;)*) => {
-        const READERS: usize = [$(stringify!($name)),*].len();
-        $(#[test]
-        fn $name() {
-            let name = stringify!($name);
-            let reader = Reader { name, file: $file, bound_mib: $mib, words: $words, read: $read };
-            fuzz::run(&reader, READERS);
-        })*
+        mod reader {
+            use super::*;
+            const READERS: usize = [$(stringify!($name)),*].len();
+            $(#[test]
+            fn $name() {
+                const READER: Reader = Reader {
+                    name: stringify!($name),
+                    file: $file,
+                    bound_mib: $mib,
+                    words: $words,
+                    read: $read,
+                };
+                fuzz::run(&READER, READERS);
+            })*
+        }
     };
 }
 
@@ -34,16 +42,16 @@ readers! {
     jsonl: "input.jsonl", 64 MiB, JSON, |p| documents(p, false);
     archive: "input.tar", 64 MiB, NUMBERS, |p| documents(p, false);
     ids: "input.jsonl", 64 MiB, JSON, |p| documents(p, true);
-    tokenizer: "tokenizer.json", 128 MiB, JSON, tokenizer;
-    shard: "shard-000000.bin", 16 MiB, NUMBERS, shard;
+    tokenizer: "tokenizer.json", 128 MiB, JSON, super::tokenizer;
+    shard: "shard-000000.bin", 16 MiB, NUMBERS, super::shard;
     manifest: "manifest.json", 16 MiB, JSON, folder;
     lengths: "shard-000000.len", 16 MiB, NUMBERS, folder;
     npy: "orders.npy", 16 MiB, NUMBERS, orders;
-    spec: "spec", 64 MiB, &[b"mix:", b"+", b"*", b"->", b"ramp:0..9:", b"blocks:", b":inner=", b"fixed:", b"fixed:@"], spec;
+    spec: "spec", 64 MiB, &[b"mix:", b"+", b"*", b"->", b"ramp:0..9:", b"blocks:", b":inner=", b"fixed:", b"fixed:@"], super::spec;
     safetensors: "model.safetensors", 64 MiB, NUMBERS, checkpoint;
     torch: "model.pt", 64 MiB, NUMBERS, checkpoint;
     scores: "scores.jsonl", 16 MiB, JSON, |p| drop(ao_core::score::ScoreFile::read(p));
-    templates: "templates.jsonl", 128 MiB, JSON, templates;
+    templates: "templates.jsonl", 128 MiB, JSON, super::templates;
 }
 
 struct Nobody;

@@ -20,7 +20,7 @@ fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Box<dyn Network> {
 }
 
 fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> SampleSettings {
-    let plain = SampleSettings::plain(Filter::plain(vocab), 1);
+    let plain = SampleSettings::plain(Filter::plain(vocab));
     SampleSettings { sampler: Some(sampler), steps, ..plain }
 }
 

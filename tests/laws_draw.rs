@@ -104,7 +104,7 @@ fn one_token_a_step_draws_from_the_distribution_of_exact_nll() {
         assert!((p.ln() + nll).abs() < 1e-4, "{text:?}");
     }
     assert!(expected.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "too flat to test");
-    assert_distribution(&frequencies(&SampleSettings::plain(filter, 1), &order), &expected);
+    assert_distribution(&frequencies(&SampleSettings::plain(filter), &order), &expected);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn tested_drafts_have_the_distribution_of_one_token_a_step() {
     for (filter, depth) in [(&plain, 1), (&plain, 2), (&plain, 4), (&bent, 3)] {
         let expected = exact(filter, &order);
         let drafts = Some(Drafts::Speculative(depth));
-        let settings = SampleSettings { drafts, ..SampleSettings::plain(filter.clone(), 1) };
+        let settings = SampleSettings { drafts, ..SampleSettings::plain(filter.clone()) };
         assert_distribution(&frequencies(&settings, &order), &expected);
     }
 }
@@ -125,7 +125,7 @@ fn tested_drafts_have_the_distribution_of_one_token_a_step() {
 fn groups_of_independent_draws_fail_the_same_test() {
     let (filter, order) = (Filter::plain(4), [2, 0, 1]);
     let expected = exact(&filter, &order);
-    let settings = SampleSettings { steps: Some(1), ..SampleSettings::plain(filter, 1) };
+    let settings = SampleSettings { steps: Some(1), ..SampleSettings::plain(filter) };
     let counts = frequencies(&settings, &order);
     assert!(std::panic::catch_unwind(|| assert_distribution(&counts, &expected)).is_err());
 }
@@ -133,7 +133,7 @@ fn groups_of_independent_draws_fail_the_same_test() {
 #[test]
 fn greedy_drafts_give_the_greedy_text() {
     let filter = Filter { temperature: 0.0, ..Filter::plain(9) };
-    let settings = SampleSettings::plain(filter, 1);
+    let settings = SampleSettings::plain(filter);
     let order: Vec<u32> = [5, 2, 9, 0, 11, 3, 7, 1, 10, 4, 8, 6].into();
     let mut one_a_step = sampler(12, 9, &settings);
     let plain = one_a_step.draw(requests(0..1, &order)).unwrap().remove(0);
@@ -149,7 +149,7 @@ fn greedy_drafts_give_the_greedy_text() {
 
 /// The ways to decode, for a model of six positions.
 fn ways(filter: &Filter, threads: usize) -> Vec<SampleSettings> {
-    let plain = SampleSettings::plain(filter.clone(), threads);
+    let plain = SampleSettings::plain(filter.clone());
     let adaptive = |text: &str| {
         let adaptive = Some(text.parse().unwrap());
         SampleSettings { adaptive, ..plain.clone() }
@@ -265,7 +265,7 @@ fn an_adaptive_order_takes_the_surest_position_of_every_step() {
             let adaptive = Some(format!("adaptive:{name}:window={window}").parse().unwrap());
             // Confidence is that of the model, not of the filter.
             let filter = Filter { temperature: 0.3, ..Filter::plain(9) };
-            let settings = SampleSettings { adaptive, ..SampleSettings::plain(filter, 1) };
+            let settings = SampleSettings { adaptive, ..SampleSettings::plain(filter) };
             let mut sampler = sampler(n, 9, &settings);
             let order: Vec<u32> = (0..n as u32).collect();
             let samples = sampler.draw(requests(0..8, &order)).unwrap();
@@ -291,7 +291,7 @@ fn an_adaptive_order_takes_the_surest_position_of_every_step() {
 fn an_adaptive_step_of_two_tokens_takes_the_two_surest_positions() {
     let mut model = predictor(6, 9);
     let adaptive = Some("adaptive:top-prob".parse().unwrap());
-    let plain = SampleSettings::plain(Filter::plain(9), 1);
+    let plain = SampleSettings::plain(Filter::plain(9));
     let settings = SampleSettings { adaptive, steps: Some(3), ..plain };
     let batch = requests(0..8, &[0, 1, 2, 3, 4, 5]);
     for sample in sampler(6, 9, &settings).draw(batch).unwrap() {
@@ -310,7 +310,7 @@ fn an_adaptive_step_of_two_tokens_takes_the_two_surest_positions() {
 #[test]
 fn rejection_keeps_at_least_one_token_a_round_and_each_sequence_goes_at_its_own_pace() {
     let drafts = Some(Drafts::Rejection(2));
-    let settings = SampleSettings { drafts, ..SampleSettings::plain(Filter::plain(9), 1) };
+    let settings = SampleSettings { drafts, ..SampleSettings::plain(Filter::plain(9)) };
     let order: Vec<u32> = (0..12).collect();
     let samples = sampler(12, 9, &settings).draw(requests(0..30, &order)).unwrap();
     let steps: Vec<usize> = samples.iter().map(|s| s.steps).collect();

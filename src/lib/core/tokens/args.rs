@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::detokenize::Detokenizer;
-use super::reader::{DocumentUnit, InputFormat};
+use super::reader::DocumentUnit;
+use super::sniff::InputFormat;
 use crate::cli;
 
 /// The flags of `ao-tokenize`.

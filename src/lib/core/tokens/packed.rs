@@ -23,6 +23,8 @@ const MAX_DEPTH: usize = 6;
 const ZSTD_WINDOW_LOG: u32 = 31;
 /// An archive ends with two blocks of as many NULs; one without members is nothing else.
 const TAR_BLOCK: usize = 512;
+/// Where a header says what its member is.
+const TYPE_OF_MEMBER: usize = 156;
 
 /// One file of plain bytes.
 pub(super) struct Stream<'a> {
@@ -220,7 +222,13 @@ impl<'v> Unpacker<'v> {
                 inner.window_log_max(ZSTD_WINDOW_LOG).map_err(failed)?;
                 self.unpack(place, None, &mut inner, depth + 1)
             }
-            Packing::Tar => self.unpack_tar(place, &mut bytes, depth),
+            Packing::Tar => {
+                // GNU tar leaves the size of a label empty, which the crate takes for damage.
+                if bytes.prefix.get(TYPE_OF_MEMBER) == Some(&b'V') {
+                    bytes.at = TAR_BLOCK;
+                }
+                self.unpack_tar(place, &mut bytes, depth)
+            }
             Packing::Unread(kind) => Err(Error::input(
                 place,
                 format!(
@@ -248,8 +256,8 @@ impl<'v> Unpacker<'v> {
             let member = format!("{place}:{name}");
             match entry.header().entry_type() {
                 EntryType::Directory | EntryType::XGlobalHeader => continue,
-                // GNU tar's listing of a folder in an incremental dump, and a volume's label.
-                kind if matches!(kind.as_byte(), b'D' | b'V') => continue,
+                // GNU tar's listing of a folder in an incremental dump.
+                kind if kind.as_byte() == b'D' => continue,
                 EntryType::Regular | EntryType::Continuous if name.ends_with('/') => continue,
                 EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {}
                 EntryType::Link

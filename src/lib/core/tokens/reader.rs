@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::choice::PassedOver;
-use super::json_line;
 use super::packed::Stream;
+use super::sniff::{InputFormat, MARK, kind_of};
 use super::source::Source;
 use crate::format::manifest::Totals;
 use crate::{Error, Result};
@@ -31,23 +31,8 @@ const BATCH_DOCUMENTS: usize = 1 << 14;
 /// The longest document, in bytes: it is held in memory as a whole.
 pub const MAX_DOCUMENT_BYTES: usize = 1 << 30;
 const READ_BYTES: usize = 1 << 17;
-/// The byte-order mark of UTF-8.
-const MARK: &[u8] = b"\xef\xbb\xbf";
 /// The field of JSON lines, or column of a table, that holds the text where none is named.
 pub const DEFAULT_FIELD: &str = "text";
-
-/// What inputs are taken for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum InputFormat {
-    /// Parquet by its first bytes, JSON lines by a field or name that says so or a first line that
-    /// looks like JSON, else text.
-    Auto,
-    /// Text, whatever it looks like.
-    Text,
-    /// One JSON object a line.
-    Jsonl,
-}
 
 /// What a document of a text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -413,39 +398,6 @@ fn find_newline(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr(b'\n', &bytes[from..]).map(|i| from + i)
 }
 
-/// Whether a stream is text or JSON lines.
-fn kind_of(stream: &Stream, options: &ReadOptions) -> Result<Kind> {
-    let prefix = stream.prefix();
-    match options.format {
-        InputFormat::Text => return Ok(Kind::Lines),
-        InputFormat::Jsonl => return Ok(Kind::Jsonl),
-        InputFormat::Auto => {}
-    }
-    if prefix.starts_with(b"%PDF-") {
-        return Err(Error::input(
-            &stream.place,
-            "PDF data, which is not read here; take the text out of it first",
-        ));
-    }
-    let by_name = options.field.is_some() || names_json_lines(&stream.place);
-    let line = first_line(prefix.strip_prefix(MARK).unwrap_or(prefix));
-    Ok(if by_name || json_line::looks_like_json(line) { Kind::Jsonl } else { Kind::Lines })
-}
-
-/// Whether a file is called `.jsonl` or `.ndjson`, packed or not.
-fn names_json_lines(place: &str) -> bool {
-    let name = place.to_ascii_lowercase();
-    let name =
-        [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
-    name.ends_with("jsonl") || name.ends_with(".ndjson")
-}
-
-/// The first line that is not blank, as far as it is seen.
-fn first_line(prefix: &[u8]) -> &[u8] {
-    let text = prefix.trim_ascii_start();
-    &text[..memchr::memchr(b'\n', text).unwrap_or(text.len())]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -509,15 +461,5 @@ mod tests {
         assert_eq!(found[1].1, 8);
         assert_eq!(documents(b"\xef\xbb\xbf", DocumentUnit::Line).len(), 0);
         assert_eq!(documents(b"\xef\xbb\xbfa\nb", DocumentUnit::File)[0].2, b"a\nb");
-    }
-
-    #[test]
-    fn names_and_first_lines_tell_json_lines() {
-        for name in ["a.jsonl", "b/A.JSONL.gz", "t.tar:x.jsonl.zst", "x.ndjson"] {
-            assert!(names_json_lines(name), "{name}");
-        }
-        assert!(!names_json_lines("a.json.txt") && !names_json_lines("jsonl/a.txt"));
-        assert_eq!(first_line(b"\n \r\n{\"text\"\nx"), b"{\"text\"");
-        assert_eq!(first_line(b""), b"");
     }
 }
