@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ao_core::cli::Input;
+use ao_core::score::Cluster;
 use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions, Tokenizer};
 use ao_core::{Error, Result};
 
@@ -70,6 +71,13 @@ impl Corpus {
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
         let bytes = Bytes::of(tokenizer(args, &data, loaded)?);
         let documents = Documents::new(blocks.clone());
+        if args.cluster == Some(Cluster::Document) && !documents.are_known() {
+            return Err(Error::input_at(
+                path,
+                "does not say where documents end (--cluster document); leave --cluster out, or \
+                 tokenize the text with an end token",
+            ));
+        }
         Ok(Corpus { blocks, documents, bytes, range: args.skip..end, input })
     }
 
