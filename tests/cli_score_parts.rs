@@ -191,7 +191,11 @@ fn two_models_are_compared_by_sequence_and_the_better_one_is_named() {
     let error = (squares * n / (n - 1.0)).sqrt() / tokens;
     assert!((number(&found, "difference_nats_per_token") - mean).abs() < 1e-12);
     assert!((number(&found, "std_error") - error).abs() < 1e-12);
-    assert!((number(&found, "difference_low") - (mean - 1.96 * error)).abs() < 1e-12);
+    // Student's t of 26 degrees of freedom.
+    assert_eq!((&found["cluster"], &found["clusters"]), (&json!("block"), &json!(27)));
+    let (low, high) = (number(&found, "difference_low"), number(&found, "difference_high"));
+    assert!((low - (mean - 2.055_529 * error)).abs() < 1e-6 * error);
+    assert!((high - (mean + 2.055_529 * error)).abs() < 1e-6 * error);
     // The model of zeros knows nothing, the random one knows wrong things.
     assert!(mean > 0.0);
     assert_eq!((&found["better"], &found["warnings"]), (&json!("b"), &json!([])));
@@ -257,6 +261,8 @@ fn orders_are_added_until_their_noise_is_below_the_target() {
         assert_eq!(a.len() as u64, orders);
         assert_eq!(a, b[..a.len()]);
     }
+    // However coarse the target is, four orders are scored: fewer do not tell.
+    assert_eq!(run(folder, &["--target-se", "1e9"]).last().unwrap()["orders_per_sequence"], 4);
     // A target out of reach ends at --mc, and says so.
     let found = run(folder, &["--target-se", "1e-9", "--mc", "3"]);
     assert_eq!(found.last().unwrap()["orders_per_sequence"], 3);
@@ -278,7 +284,8 @@ fn sequences_are_added_until_the_whole_error_is_below_the_target() {
     let found = run(folder, &options);
     let summary = found.last().unwrap();
     let count = sequences(&found).len();
-    assert!((32..200).contains(&count), "{count}");
+    // It is looked at after every 32.
+    assert!((32..200).contains(&count) && count % 32 == 0, "{count}");
     assert_eq!(summary["sequences"], count);
     assert_eq!(
         summary["stopped"],
@@ -316,7 +323,7 @@ fn scores_are_set_as_a_table_with_their_errors() {
         text.lines().map(|l| l.trim_matches('|').split('|').map(str::trim).collect()).collect();
     let summary = lines(&folder.join("b.jsonl")).pop().unwrap();
     let number = |key: &str| summary[key].as_f64().unwrap();
-    assert_eq!(rows[2][..4], ["data [1]", "l2r", "exact", "27"]);
+    assert_eq!(rows[2][..6], ["data [1]", "l2r", "exact", "27", "153", "0"]);
     assert_eq!(rows[3][..3], ["data [1]", "uniform", "bound of 3 orders"]);
     assert_eq!(rows[4][1], "spans:1x2 given both");
     // Another precision is another model in the legend.
@@ -331,7 +338,98 @@ fn scores_are_set_as_a_table_with_their_errors() {
         number("perplexity_low"),
         number("perplexity_high")
     );
-    assert_eq!((rows[3][5], rows[3][6]), (&nll[..], &perplexity[..]));
+    assert_eq!((rows[3][6], rows[3][7]), (&nll[..], &perplexity[..]));
     let out = table(&["ids.jsonl"]);
     assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn errors_are_those_of_documents_where_there_are_twenty() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    write_model(&folder.join("m.st"), &tiny(8, 50), true);
+    // 24 documents of three blocks each, which say nearly the same.
+    let documents: Vec<Vec<u32>> =
+        (0..24u32).map(|d| (0..24).map(|i| (d * 13 + d * d + i % 8) % 50).collect()).collect();
+    write_shards(folder, 50, &documents);
+    let whole = run(folder, &["--orders", "l2r"]);
+    let summary = whole.last().unwrap();
+    let number = |r: &Value, key: &str| r[key].as_f64().unwrap_or_else(|| panic!("{key}: {r}"));
+    assert_eq!((&summary["cluster"], &summary["clusters"]), (&json!("document"), &json!(24)));
+    assert_eq!(summary["std_error"], summary["std_error_documents"]);
+    assert!(number(summary, "std_error") > 1.5 * number(summary, "std_error_blocks"));
+    // A document goes by the place of its first token.
+    let of: Vec<u64> = sequences(&whole).iter().map(|r| r["document"].as_u64().unwrap()).collect();
+    assert_eq!(of[..7], [0, 0, 0, 24, 24, 24, 48]);
+    let blocks = run(folder, &["--orders", "l2r", "--cluster", "block"]);
+    let blocks = blocks.last().unwrap();
+    assert_eq!(blocks["std_error"], summary["std_error_blocks"]);
+    assert_eq!(blocks["std_error_documents"], summary["std_error_documents"]);
+
+    // Parts and differences take them together too, across the cut of a part.
+    write(folder, "a.jsonl", &["--orders", "l2r", "--max-sequences", "31"]);
+    write(folder, "b.jsonl", &["--orders", "l2r", "--skip", "31"]);
+    let merged = records(&score(folder, &["--merge", "b.jsonl", "a.jsonl"]));
+    assert_eq!(timeless(&merged), timeless(&whole));
+    let merged = records(&score(folder, &["--merge", "b.jsonl", "a.jsonl", "--cluster", "block"]));
+    assert_eq!(merged.last().unwrap()["std_error"], summary["std_error_blocks"]);
+    write(folder, "l.jsonl", &["--orders", "l2r"]);
+    write(folder, "r.jsonl", &["--orders", "r2l"]);
+    let compare = |more: &[&str]| {
+        let all = [&["--compare", "l.jsonl", "r.jsonl"], more].concat();
+        records(&score(folder, &all)).remove(0)
+    };
+    let (documents, blocks) = (compare(&[]), compare(&["--cluster", "block"]));
+    assert_eq!((&documents["clusters"], &blocks["clusters"]), (&json!(24), &json!(72)));
+    assert_eq!(blocks["std_error"], documents["std_error_blocks"]);
+    assert_eq!(documents["std_error"], blocks["std_error_documents"]);
+}
+
+#[test]
+fn one_sequence_has_no_error_no_interval_and_no_better_one() {
+    let dir = prepared();
+    let folder = dir.path();
+    write(folder, "a.jsonl", &["--max-sequences", "1", "--orders", "l2r"]);
+    write(folder, "b.jsonl", &["--max-sequences", "1", "--orders", "r2l"]);
+    let summary = lines(&folder.join("a.jsonl")).pop().unwrap();
+    for key in ["std_error", "perplexity_low", "perplexity_high"] {
+        assert_eq!(summary[key], Value::Null, "{key}");
+    }
+    let found = records(&score(folder, &["--compare", "a.jsonl", "b.jsonl"])).remove(0);
+    assert_eq!((&found["better"], &found["std_error"]), (&json!("neither"), &Value::Null));
+}
+
+#[test]
+fn rows_of_one_set_score_the_same_tokens_and_sets_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    write_model(&folder.join("m.st"), &tiny(8, 50), true);
+    for (set, cut) in [("wt2", 17), ("ptb", 12)] {
+        write_shards(folder, 50, &uneven()[..cut]);
+        std::fs::create_dir(folder.join(set)).unwrap();
+        std::fs::rename(folder.join("data"), folder.join(set).join("val")).unwrap();
+        let shards = format!("{set}/val");
+        for (name, more) in [("all", vec![]), ("five", vec!["--max-sequences", "5"])] {
+            let file = format!("{set}-{name}.jsonl");
+            let all = [&["--ckpt", "m.st", "--shards", &shards, "-o", &file], &more[..]].concat();
+            assert!(score(folder, &all).status.success());
+        }
+    }
+    let table = |files: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_ao-summary"))
+            .current_dir(folder)
+            .arg("--table")
+            .args(files)
+            .output()
+            .unwrap()
+    };
+    let out = table(&["wt2-all.jsonl", "ptb-all.jsonl", "wt2-all.jsonl"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    for set in ["| wt2/val [1] |", "| ptb/val [1] |"] {
+        assert!(text.contains(set), "{text}");
+    }
+    let out = table(&["wt2-all.jsonl", "wt2-five.jsonl"]);
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{error}");
+    assert!(error.contains("wt2-five.jsonl: reads") && error.contains("5 sequences"), "{error}");
 }

@@ -146,7 +146,55 @@ fn with_tokenizer(folder: &Path) -> Tokenizer {
 }
 
 #[test]
-fn mdlm_tokenizes_the_text_again_and_stops_behind_the_first_end() {
+fn mdlm_scores_every_document_and_counts_only_the_first_end_of_a_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = with_tokenizer(dir.path());
+    let eos = tokenizer.eos_id().unwrap();
+    let id = |text: &str| {
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(ids.len(), 1);
+        ids[0]
+    };
+    let [a, b, c, d, f] = ["a", "b", "c", "d", "f"].map(id);
+    let mdlm = |object: Value| {
+        let out = judge(dir.path(), &["--protocol", "mdlm"], &lines(&[object]));
+        records(&out).pop().unwrap()
+    };
+    let whole = vec![a, b, eos, c, d, eos, f];
+    let text = tokenizer.decode_lossy(&whole);
+    // Each token's own NLL, by the scorer of shards.
+    write_shards(dir.path(), tokenizer.vocab_size(), &[whole.clone()]);
+    let shards = ["--ckpt", "m.st", "--shards", "data", "--orders", "l2r", "--per-token"];
+    let nll =
+        numbers(&of_type(&records(&score(dir.path(), &shards)), "sequence")[0]["token_nll_nats"]);
+    let expected: f64 = [1, 2, 3, 4, 6].iter().map(|&i: &usize| nll[i]).sum::<f64>() / 5.0;
+    for object in [
+        json!({"tokens": whole}),
+        json!({"text": text}),
+        json!({"tokens": [0, 1, 2, 3, 4, 5, 6], "text": text}),
+    ] {
+        let found = mdlm(object);
+        assert_eq!((&found["token_count"], &found["protocol"]), (&json!(5), &json!("mdlm")));
+        assert!((number(&found, "nll_nats_per_token") - expected).abs() < 1e-9, "{found}");
+        assert_eq!(found["perplexity"], found["perplexity_pooled"]);
+    }
+    // The sampler's length cuts what is longer than it when tokenized again.
+    assert_eq!(mdlm(json!({"tokens": [0, 1, 2, 3], "text": text}))["token_count"], 3);
+    // Behind the reference's context of 16 a chunk begins anew, whose first token is given; it has
+    // a first end of its own.
+    let long = [vec![a; 14], vec![eos, b], vec![c, eos, eos, d]].concat();
+    assert_eq!(mdlm(json!({"tokens": long}))["token_count"], 15 + 2);
+    // Ends alone are nothing to score.
+    let out = judge(
+        dir.path(),
+        &["--protocol", "mdlm"],
+        &lines(&[json!({"tokens": [eos, eos, eos]}), json!({"tokens": whole})]),
+    );
+    assert_eq!(records(&out).pop().unwrap()["excluded"], json!({"nothing_counts": 1}));
+}
+
+#[test]
+fn mdlm_first_stops_behind_the_first_end() {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = with_tokenizer(dir.path());
     let eos = tokenizer.eos_id().unwrap();
@@ -154,8 +202,8 @@ fn mdlm_tokenizes_the_text_again_and_stops_behind_the_first_end() {
     let whole = [ids("the cat"), vec![eos], ids("noise xyz"), vec![eos]].concat();
     let cut = [ids("the cat"), vec![eos]].concat();
     let text = tokenizer.decode_lossy(&whole);
-    let mdlm = |object: Value| {
-        let out = judge(dir.path(), &["--protocol", "mdlm"], &lines(&[object]));
+    let first = |object: Value| {
+        let out = judge(dir.path(), &["--protocol", "mdlm-first"], &lines(&[object]));
         records(&out).pop().unwrap()
     };
     // From tokens, from text, from both; and the cut text alone under the other protocol.
@@ -167,7 +215,7 @@ fn mdlm_tokenizes_the_text_again_and_stops_behind_the_first_end() {
         json!({"tokens": [0, 1], "text": text}),
         json!({"text": tokenizer.decode_lossy(&cut)}),
     ] {
-        let found = mdlm(object);
+        let found = first(object);
         assert_eq!(found["token_count"], cut.len());
         assert_eq!(found["nll_nats_per_token"], expected["nll_nats_per_token"]);
         assert_eq!(found["perplexity"], found["perplexity_pooled"]);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn summary(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ao-summary"))
@@ -39,10 +39,34 @@ fn write_shard(path: &Path, tokens: &[u16]) {
     fs::write(path, bytes).unwrap();
 }
 
+/// What `ao-score` writes of the first `count` blocks of two tokens, at `nll` nats a token.
+fn scores(count: u64, nll: f64) -> String {
+    let run = json!({
+        "type": "run", "tool": "ao-score", "version": "1",
+        "config": {"ckpt": "run", "weights": "raw", "orders": "l2r", "shards": "val.bin"},
+    });
+    let sequence = |i| {
+        json!({
+            "type": "sequence", "index": i, "token_count": 2, "estimate": "exact",
+            "nll_nats": 2.0 * nll, "perplexity": nll.exp(), "bytes": 3,
+        })
+    };
+    let summary = json!({
+        "type": "summary", "sequences": count, "token_count": 2 * count, "orders_per_sequence": 1,
+        "ensemble": 1, "given_tokens": 0, "estimate": "exact", "nll_nats_per_token": nll,
+        "std_error": 0.25, "std_error_orders": 0.0, "std_error_sequences": 0.25,
+        "perplexity": nll.exp(), "perplexity_low": null, "perplexity_high": null,
+        "bits_per_byte": 0.4, "seconds": 1.0, "rows_forwarded": 2, "rows_through_head": 2,
+        "peak_memory_bytes": null, "orders": {"spec": "l2r"},
+    });
+    let records = std::iter::once(run).chain((0..count).map(sequence)).chain([summary]);
+    records.map(|record| format!("{record}\n")).collect()
+}
+
 /// The files of a finished pipeline, as the stages write them.
 fn write_run(folder: &Path) {
     write_shard(&folder.join("train.bin"), &[0, 0, 1]);
-    write_shard(&folder.join("val.bin"), &[0, 1]);
+    write_shard(&folder.join("val.bin"), &[0, 1, 1, 1]);
     let step = folder.join("run/checkpoints/step-00000002");
     fs::create_dir_all(&step).unwrap();
     fs::write(folder.join("run/latest"), "step-00000002\n").unwrap();
@@ -56,17 +80,10 @@ fn write_run(folder: &Path) {
     .unwrap();
     let data = [0u8; 24];
     let tensor = TensorView::new(Dtype::F32, vec![2, 3], &data).unwrap();
-    let config = r#"{"arch":"ao-gpt","block_size":64,"n_layer":1,"n_head":2,"n_embd":4}"#;
+    let config = r#"{"arch":"ao-gpt","block_size":2,"n_layer":1,"n_head":2,"n_embd":4}"#;
     let metadata = HashMap::from([("config".to_owned(), config.to_owned())]);
     serialize_to_file([("w", tensor)], Some(metadata), &step.join("model.st")).unwrap();
-    fs::write(
-        folder.join("raw.jsonl"),
-        "{\"type\":\"run\",\"config\":{\"ckpt\":\"run\",\"weights\":\"raw\",\"orders\":\"l2r\"}}\n\
-         {\"type\":\"sequence\",\"index\":0}\n\
-         {\"type\":\"summary\",\"sequences\":1,\"token_count\":2,\"nll_nats_per_token\":0.5,\
-         \"std_error\":0.25,\"perplexity\":1.6487,\"bits_per_byte\":0.4}\n",
-    )
-    .unwrap();
+    fs::write(folder.join("raw.jsonl"), scores(1, 0.5)).unwrap();
     fs::write(
         folder.join("samples.jsonl"),
         "{\"type\":\"run\",\"config\":{}}\n\
@@ -93,11 +110,15 @@ fn it_gathers_the_figures_of_every_stage() {
     assert_eq!(report["samples"], serde_json::json!(["a gull", "a bell"]));
     assert_eq!(report["scores"][0]["weights"], "raw");
     assert_eq!(report["scores"][0]["std_error"], 0.25);
-    // Counts 2 and 1 of 3 tokens over GPT-2's 50,257 ids, each counted once more.
+    // Counts 2 and 1 of 3 tokens over GPT-2's 50,257 ids, each counted once more; of the held-out
+    // tokens the two that the model scores.
     let total = 3.0 + 50_257.0;
     let nll = ((total / 3.0f64).ln() + (total / 2.0f64).ln()) / 2.0;
     let found = report["unigram"]["nll_nats_per_token"].as_f64().unwrap();
     assert!((found - nll).abs() < 1e-12, "{found} {nll}");
+    assert_eq!(report["unigram"]["token_count"], 2);
+    let bits = report["unigram"]["bits_per_byte"].as_f64().unwrap();
+    assert!((bits - 2.0 * nll / 2f64.ln() / 3.0).abs() < 1e-12);
 }
 
 #[test]
@@ -110,7 +131,7 @@ fn a_report_is_shown_as_text() {
     let text = String::from_utf8(out.stdout).unwrap();
     for line in [
         "training  2 steps, 128 tokens in 4.00 s: 32 tokens a second (cpu, bf16)",
-        "raw         l2r               0.5000      0.2500         1.6      0.400",
+        "raw          l2r          exact                        2     0.5000    0.2500        1.6     0.400",
         "sample 2: a bell",
     ] {
         assert!(text.lines().any(|l| l == line), "no line {line:?} in\n{text}");
@@ -121,23 +142,49 @@ fn a_report_is_shown_as_text() {
 fn a_bound_of_an_encoder_goes_by_its_name() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path());
-    let scores = fs::read_to_string(dir.path().join("raw.jsonl")).unwrap();
-    let scores = scores.replace("\"perplexity\"", "\"bound\":\"k-dce\",\"perplexity\"");
-    fs::write(dir.path().join("raw.jsonl"), scores).unwrap();
+    let bound = scores(1, 0.5)
+        .replace("\"estimate\":\"exact\"", "\"estimate\":\"bound\"")
+        .replace("\"ensemble\":1", "\"ensemble\":1,\"bound\":\"k-dce\"")
+        .replace("\"orders_per_sequence\":1", "\"orders_per_sequence\":4")
+        .replace("\"orders\":{\"spec\":\"l2r\"}", "\"orders\":{\"draws\":\"k-dce\",\"seed\":0}");
+    fs::write(dir.path().join("raw.jsonl"), bound).unwrap();
     let out = summary(dir.path(), &GATHER);
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(report["scores"][0]["orders"], "k-dce");
+    assert_eq!(report["scores"][0]["orders"], "random masks");
+    assert_eq!(report["scores"][0]["estimate"], "k-dce bound of 4 draws");
+}
+
+#[test]
+fn every_row_is_of_the_same_tokens_and_none_says_inf() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let gather = |more: &[&str]| summary(dir.path(), &[&GATHER[..], more].concat());
+    fs::write(dir.path().join("b.jsonl"), scores(2, 0.7)).unwrap();
+    let out = gather(&["b.jsonl"]);
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{error}");
+    assert!(error.contains("b.jsonl: reads 4 tokens in 2 sequences"), "{error}");
+    // Two rows of the same tokens, one beyond all floats.
+    fs::write(dir.path().join("b.jsonl"), scores(1, 812.0)).unwrap();
+    assert!(gather(&["b.jsonl", "-o", "summary.json"]).status.success());
+    for arguments in [["--show", "summary.json"], ["--table", "b.jsonl"]] {
+        let out = summary(dir.path(), &arguments);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert!(text.contains("e^812.0") && !text.contains("inf"), "{text}");
+    }
 }
 
 #[test]
 fn a_file_that_lacks_a_figure_is_named_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path());
-    fs::write(dir.path().join("raw.jsonl"), "{\"type\":\"summary\",\"sequences\":1}\n").unwrap();
+    let run = "{\"type\":\"run\",\"tool\":\"ao-score\"}\n{\"type\":\"summary\",\"sequences\":1}\n";
+    fs::write(dir.path().join("raw.jsonl"), run).unwrap();
     let out = summary(dir.path(), &[&GATHER[..], &["-o", "summary.json"]].concat());
     assert_eq!(out.status.code(), Some(2));
     let error = String::from_utf8(out.stderr).unwrap();
-    assert!(error.starts_with("ao-summary: raw.jsonl: "), "{error}");
+    assert!(error.starts_with("ao-summary: raw.jsonl, line 2: "), "{error}");
     assert_eq!(error.lines().count(), 1);
     assert!(!dir.path().join("summary.json").exists());
 }

@@ -240,7 +240,8 @@ fn an_ensemble_is_scored_alike_whatever_the_batch_and_the_curve_stands_in_the_su
     let sizes: Vec<u64> = curve.iter().map(|p| p["ensemble"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [1, 2, 4]);
     assert_eq!(curve[2]["nll_nats_per_token"], summary["nll_nats_per_token"]);
-    assert_eq!(curve[2]["std_error"], summary["std_error"]);
+    let error = |r: &Value| r["std_error"].as_f64().unwrap();
+    assert!((error(&curve[2]) - error(summary)).abs() < 1e-12);
     let chain = run(dir.path(), &["--mc", "2"]);
     let (a, b) = (&curve[0], chain.last().unwrap());
     let number = |r: &Value| r["nll_nats_per_token"].as_f64().unwrap();
@@ -252,6 +253,16 @@ fn an_ensemble_is_scored_alike_whatever_the_batch_and_the_curve_stands_in_the_su
     assert_eq!(summary["token_count"], whole.last().unwrap()["token_count"]);
     assert!(summary["std_error_positions"].as_f64().unwrap() > 0.0);
     assert!(sequences(&subset).iter().all(|r| r["positions_scored"].as_u64().unwrap() <= 3));
+    // Of one position nothing says how far it is from the others.
+    let one = run(dir.path(), &["--ensemble", "4", "--positions", "1"]);
+    let summary = one.last().unwrap();
+    assert_eq!(summary["std_error_positions"], Value::Null);
+    assert!(summary.get("std_error_positions").is_some(), "{summary}");
+    assert!(summary["note"].as_str().unwrap().contains("--positions"));
+    let of_two = |r: &&Value| r["token_count"].as_u64().unwrap() > 1;
+    for record in sequences(&one).iter().filter(of_two) {
+        assert_eq!(record.get("std_error_positions_nats"), Some(&Value::Null), "{record}");
+    }
 }
 
 #[test]

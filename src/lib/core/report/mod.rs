@@ -14,6 +14,8 @@ mod unigram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::score::number_or_null;
+
 pub use gather::Sources;
 pub use table::score_table;
 pub use unigram::{HeldOut, Unigram, unigram_baseline};
@@ -92,6 +94,7 @@ pub struct Score {
     /// Its standard error.
     pub std_error: Option<f64>,
     /// exp of the mean.
+    #[serde(deserialize_with = "number_or_null")]
     pub perplexity: f64,
     /// Bits for each byte of the decoded text.
     pub bits_per_byte: Option<f64>,

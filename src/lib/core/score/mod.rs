@@ -26,6 +26,7 @@ pub use given::{Contexts, GivenOrderings};
 pub use levels::{Levels, STRATA};
 pub use masks::{GivenMask, GivenMasks};
 pub use merge::{ONE_ORDER, merge};
+pub(crate) use record::number_or_null;
 pub use record::{
     Cost, CurvePoint, Estimate, Manner, SequenceRecord, Setting, Stopped, Summary, Totals,
 };

@@ -430,7 +430,7 @@ impl Totals {
 }
 
 /// A number, or the `null` that stands for one beyond all floats.
-fn number_or_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub(crate) fn number_or_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 

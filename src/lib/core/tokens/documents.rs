@@ -33,6 +33,12 @@ impl Documents {
         Documents { blocks, known: Mutex::new(0..0) }
     }
 
+    /// Whether the shards tell documents apart.
+    pub fn are_known(&self) -> bool {
+        let manifest = self.blocks.dataset().manifest();
+        manifest.packing != Packing::Stream || manifest.eos_id.is_some()
+    }
+
     /// The first token of the document that most tokens of block `index` are of, the first of equal
     /// ones; `None` where the shards do not tell documents apart. `tokens` are the block's.
     ///

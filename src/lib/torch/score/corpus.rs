@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ao_core::cli::Input;
+use ao_core::score::Cluster;
 use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions, TextBytes, Tokenizer};
 use ao_core::{Error, Result};
 
@@ -34,6 +35,8 @@ pub struct Shards {
     pub most: Option<u64>,
     /// The tokenizer for bytes of text, where one is named.
     pub tokenizer: Option<String>,
+    /// What counts as independent, where that is named.
+    pub cluster: Option<Cluster>,
 }
 
 /// The sequences of a shard folder, in file order.
@@ -76,6 +79,13 @@ impl Corpus {
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
         let bytes = tokenizer(wanted, &data, loaded)?.map(|of| TextBytes::new(&data, of));
         let documents = Documents::new(blocks.clone());
+        if wanted.cluster == Some(Cluster::Document) && !documents.are_known() {
+            return Err(Error::input_at(
+                path,
+                "does not say where documents end (--cluster document); leave --cluster out, or \
+                 tokenize the text with an end token",
+            ));
+        }
         Ok(Corpus { blocks, documents, bytes, range: wanted.skip..end, input })
     }
 

@@ -120,6 +120,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
             skip: args.skip,
             most: args.max_sequences,
             tokenizer: args.tokenizer.clone(),
+            cluster: args.cluster,
         },
         &loaded,
     )?;
