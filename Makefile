@@ -37,6 +37,7 @@ help:
 	@echo 'make pipelines/toy          the same chain on text in testdata/, under a minute'
 	@echo 'make pipelines/zero-shot    CKPT=FILE|RUN on the zero-shot sets that are there, as a table with errors'
 	@echo 'make test                   every test'
+	@echo 'make fuzz                   MINUTES=N of mutated files for every reader'
 	@echo 'make bench                  speed of the stages on this machine'
 	@echo 'make build                  the programs, into $(BIN)/'
 	@echo 'make install PREFIX=FOLDER  programs, man pages, completions, documents, licences; DESTDIR is honoured'

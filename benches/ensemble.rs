@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use ao_core::family::ModelConfig;
 use ao_core::rng::{Domain, Stream};
-use ao_core::score::Cost;
 use ao_core::score::orderings::orderings;
-use ao_torch::network::{Batch, Weights, decoder};
-use ao_torch::score::{Ensemble, Work};
+use ao_torch::device::Runtime;
+use ao_torch::family::{self, EnsembleSettings, Model, ScoreSettings, Work};
+use ao_torch::network::Weights;
 use ao_torch::tch::{self, Device, Kind};
 
 /// Positions that the published procedure is timed on.
@@ -35,62 +35,60 @@ fn main() {
     let config = ModelConfig::load(path).expect("configs/ao-gpt-bench.json is a model config");
     assert!(length <= config.block_size(), "the block holds {} tokens", config.block_size());
     let weights = Weights::init(&config, 1, Device::Cpu);
+    let family = family::of(&config).expect("AO-GPT is in the list of families");
 
     for compute in [Kind::Float, Kind::BFloat16] {
-        let mut model = decoder(&config, &weights, compute, threads).expect("AO-GPT is a decoder");
-        model.freeze();
-        let conditioning = tch::no_grad(|| model.conditioning());
+        let runtime = Runtime { device: Device::Cpu, compute, threads };
+        let model = Model { config: &config, weights: &weights, runtime: &runtime };
+        let scorer = |ensemble: Option<EnsembleSettings>| {
+            let settings = ScoreSettings { ensemble, mc: 1, seed: 1, ..ScoreSettings::default() };
+            family.scorer(model, &settings).expect("AO-GPT is scored along orders")
+        };
         let works: Vec<Work> = (0..count)
             .map(|nth| {
                 let mut stream = Stream::new(1, Domain::Sample, nth as u64);
-                let tokens = (0..length).map(|_| stream.below(50_257)).collect();
+                let tokens: Vec<u32> = (0..length).map(|_| stream.below(50_257)).collect();
                 let mut order: Vec<u32> = (0..length as u32).collect();
                 stream.shuffle(&mut order);
-                let (row, scored) = (nth as u64, length as u64);
-                Work { nth, row, tokens, order, scored, held: None, contexts: None }
+                Work::whole(nth as u64, nth as u64, &tokens, order)
             })
             .collect();
 
         let published = |positions: usize| {
-            let mut rows = 0u64;
+            let mut scorer = scorer(None);
             for work in &works {
                 let mut lines = orderings(1, work.row, size, length);
                 for sample in 0..positions {
                     let step = (2 * sample + 1) * length / (2 * positions);
-                    let orders: Vec<Vec<u32>> = lines
+                    let full: Vec<Work> = lines
                         .iter_mut()
                         .map(|line| {
                             let context = line.of(step).iter().map(|&s| work.order[s as usize]);
-                            context.chain(work.order[step..].iter().copied()).collect()
+                            let order = context.chain(work.order[step..].iter().copied());
+                            Work { order: order.collect(), ..work.clone() }
                         })
                         .collect();
-                    let orders: Vec<&[u32]> = orders.iter().map(Vec::as_slice).collect();
-                    let tokens = vec![work.tokens.as_slice(); size];
-                    let batch = Batch::new(&tokens, &orders).expect("orders fit their tokens");
-                    let nll = model.nll(&batch, &conditioning);
-                    assert_eq!(nll.len(), size * length);
-                    rows += nll.len() as u64;
+                    let scored = scorer.score(&full).expect("orders fit their tokens");
+                    assert!(scored.iter().all(|s| s.nll.len() == length));
                 }
             }
-            rows
+            scorer.cost().rows_forwarded
         };
         published(1);
         let started = Instant::now();
         let rows = published(SAMPLED) * length as u64 / SAMPLED as u64;
         let theirs = started.elapsed().as_secs_f64() * length as f64 / SAMPLED as f64;
 
-        let ensemble = Ensemble { size, curve: false, positions: None, seed: 1 };
-        let mut cost = Cost::default();
+        let ensemble = EnsembleSettings { size, curve: false, positions: None };
+        let mut scorer = scorer(Some(ensemble));
         let started = Instant::now();
-        ensemble
-            .score(model.as_ref(), &conditioning, &works, false, &mut cost)
-            .expect("the model is finite");
+        scorer.score(&works).expect("the model is finite");
         let ours = started.elapsed().as_secs_f64();
         println!(
             "ensemble, {compute:?}, {threads} threads, {count} x {length} tokens, M {size}: \
              {ours:.1} s, {} rows; a full pass for each position and ordering: {theirs:.1} s \
              ({SAMPLED} of {length} positions timed), {rows} rows; {:.1} times faster",
-            cost.rows_forwarded,
+            scorer.cost().rows_forwarded,
             theirs / ours
         );
     }

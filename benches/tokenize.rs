@@ -1,5 +1,5 @@
 //! GPT-2 ids of the same batch of lines by this crate's encoder and by Hugging Face's tokenizers,
-//! with one thread and with all cores.
+//! with one thread and with all cores, with GPT-2's vocabulary and with added tokens in it.
 //!
 //! `cargo bench --bench tokenize -- FILE` measures on a text of one's own; without a file the toy
 //! stories are taken, whose few words flatter every cache. One JSON line per measurement.
@@ -28,28 +28,39 @@ fn main() {
             break;
         }
     }
-    let ours = Tokenizer::gpt2().expect("gpt2 is built in");
-    let mut theirs = tokenizers::Tokenizer::from_bytes(ours.json()).expect("our file is theirs");
-    theirs.set_encode_special_tokens(true); // special text as plain text, as ours has it
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    for threads in [1, cores] {
-        tokenizers::utils::parallelism::set_parallelism(threads > 1);
-        let (own_seconds, own) = fastest(|| encode(&ours, &batch, threads));
-        let (hf_seconds, hf) = fastest(|| {
-            let encodings = theirs.encode_batch_fast(batch.clone(), false).expect("plain text");
-            encodings.iter().map(|e| e.get_ids().len()).sum()
-        });
-        assert_eq!(own, hf, "both must make the same tokens");
-        let rate = |seconds: f64| (bytes as f64 / 1e6 / seconds * 10.0).round() / 10.0;
-        let record = json!({
-            "type": "bench", "name": "tokenize", "text": path, "bytes": bytes, "tokens": own,
-            "threads": threads, "megabytes_per_second": rate(own_seconds),
-            "hf_tokenizers_megabytes_per_second": rate(hf_seconds),
-            "ratio": (hf_seconds / own_seconds * 100.0).round() / 100.0,
-        });
-        println!("{record}");
+    let gpt2 = Tokenizer::gpt2().expect("gpt2 is built in");
+    let mut json: serde_json::Value = serde_json::from_slice(gpt2.json()).expect("our own JSON");
+    for (id, content) in [(1169, "the"), (50_257, "zq!"), (50_258, ", ")] {
+        let token = json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": true, "special": false});
+        json["added_tokens"].as_array_mut().expect("a list").push(token);
     }
-    long_line(&ours);
+    let bytes_of_json = serde_json::to_vec(&json).expect("JSON");
+    let added = Tokenizer::from_json("added", bytes_of_json).expect("a tokenizer");
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    for (name, ours) in [("tokenize", &gpt2), ("tokenize-added", &added)] {
+        let mut theirs =
+            tokenizers::Tokenizer::from_bytes(ours.json()).expect("our file is theirs");
+        theirs.set_encode_special_tokens(true); // special text as plain text, as ours has it
+        for threads in [1, cores] {
+            tokenizers::utils::parallelism::set_parallelism(threads > 1);
+            let (own_seconds, own) = fastest(|| encode(ours, &batch, threads));
+            let (hf_seconds, hf) = fastest(|| {
+                let encodings = theirs.encode_batch_fast(batch.clone(), false).expect("plain text");
+                encodings.iter().map(|e| e.get_ids().len()).sum()
+            });
+            assert_eq!(own, hf, "both must make the same tokens");
+            let rate = |seconds: f64| (bytes as f64 / 1e6 / seconds * 10.0).round() / 10.0;
+            let record = json!({
+                "type": "bench", "name": name, "text": path, "bytes": bytes, "tokens": own,
+                "threads": threads, "megabytes_per_second": rate(own_seconds),
+                "hf_tokenizers_megabytes_per_second": rate(hf_seconds),
+                "ratio": (hf_seconds / own_seconds * 100.0).round() / 100.0,
+            });
+            println!("{record}");
+        }
+    }
+    long_line(&gpt2);
 }
 
 /// Time by length of one line without a break: it must grow as the length does.

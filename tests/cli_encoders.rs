@@ -351,7 +351,7 @@ fn samples_repeat_whatever_the_batch_and_record_how_they_came_about() {
 fn what_a_sample_says_of_its_probability_is_what_scoring_says() {
     for arch in ["radd", "mdlm", "sedd"] {
         let case = Case::new(arch);
-        // A SEDD that is told times of its own has another law than its chain.
+        // A SEDD that is told times of its own has another distribution than its chain.
         let sampler = if arch == "sedd" { "ordered" } else { "first-hitting" };
         let samples =
             case.sample(&["--sampler", sampler, "--n", "3", "--temperature", "0.8", "--ban", "60"]);
@@ -398,8 +398,8 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     let case = Case::new("radd");
     let sample = env!("CARGO_BIN_EXE_ao-sample");
     for (call, words) in [
-        (&["--speculative", "4"][..], "radd is an encoder"),
-        (&["--rejection"], "radd is an encoder"),
+        (&["--speculative", "4"][..], "the passes of radd test no draft"),
+        (&["--rejection"], "the passes of radd test no draft"),
         (&["--order", "adaptive:surest"], "adaptive"),
         (&["--sampler", "tweedie", "--order", "adaptive:margin"], "draws the order itself"),
         (&["--sampler", "tweedie", "--order", "l2r"], "draws the order itself"),

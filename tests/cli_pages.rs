@@ -67,7 +67,8 @@ fn a_man_page_is_one_that_man_reads() {
             // A request is one of a page's few; text never begins like one.
             if let Some(request) = line.strip_prefix('.') {
                 let word = request.split(' ').next().unwrap();
-                let known = ["TH", "SH", "TP", "nf", "fi", "ie", "el", "br", "RS", "RE", "PP"];
+                let known =
+                    ["TH", "SH", "TP", "nf", "fi", "ie", "el", "br", "RS", "RE", "PP", "IP"];
                 assert!(known.contains(&word), "{name}: {line}");
             }
         }

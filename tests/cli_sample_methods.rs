@@ -66,32 +66,39 @@ fn samples_depend_on_seed_and_index_alone_whichever_the_way() {
 }
 
 #[test]
-fn records_name_the_order_and_the_law() {
+fn records_name_the_order_and_the_distribution() {
     let folder = prepare();
     let (run, samples, summary) =
         records(folder.path(), &["--order", "adaptive:top-prob:window=4", "--n", "2"]);
     assert_eq!(run["orders"]["spec"], "adaptive:top-prob:window=4");
-    assert_eq!((&samples[0]["law"], &samples[0]["steps"]), (&"exact".into(), &16.into()));
+    assert_eq!((&samples[0]["distribution"], &samples[0]["steps"]), (&"exact".into(), &16.into()));
     assert_eq!(summary["rows_forwarded"], 2 * (13 * 4 + 3 + 2 + 1));
 
     let (_, samples, _) = records(folder.path(), &["--steps", "4"]);
-    assert_eq!(samples[0]["law"], "factorised");
+    assert_eq!(samples[0]["distribution"], "factorised");
 
     let (run, samples, summary) = records(folder.path(), &["--speculative", "3", "--n", "8"]);
     assert_eq!(run["orders"]["spec"], "uniform");
-    assert!(samples.iter().all(|s| s["law"] == "exact" && s["steps"].as_u64().unwrap() < 16));
+    assert!(
+        samples.iter().all(|s| s["distribution"] == "exact" && s["steps"].as_u64().unwrap() < 16)
+    );
     let number = |key: &str| summary[key].as_f64().unwrap();
-    assert!(number("accepted_tokens") <= number("drafted_tokens"));
-    assert_eq!(number("acceptance_rate"), number("accepted_tokens") / number("drafted_tokens"));
+    assert!(number("accepted_tokens") <= number("tested_tokens"));
+    // Drafts behind one that failed are not tested, and every round has one that fails at most.
+    assert!(number("tested_tokens") < number("drafted_tokens"));
+    assert!(number("tested_tokens") - number("accepted_tokens") <= number("token_count"));
+    assert_eq!(number("acceptance_rate"), number("accepted_tokens") / number("tested_tokens"));
     let steps: f64 = samples.iter().map(|s| s["steps"].as_f64().unwrap()).sum();
     assert_eq!(number("tokens_per_step"), 8.0 * 16.0 / steps);
     // Every pass gives what it accepts and one more, except where drafts end the text.
     let passes = number("token_count") - number("accepted_tokens");
     assert!(passes <= steps && steps <= passes + 8.0, "{passes} {steps}");
 
-    let (run, samples, _) = records(folder.path(), &["--rejection", "3"]);
+    let (run, samples, summary) = records(folder.path(), &["--rejection", "3"]);
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    assert_eq!(number("acceptance_rate"), number("accepted_tokens") / number("tested_tokens"));
     assert_eq!(run["orders"]["best_of_random"], 3);
-    assert_eq!(samples[0]["law"], "approximate");
+    assert_eq!(samples[0]["distribution"], "approximate");
 }
 
 #[test]

@@ -66,7 +66,8 @@ fn validations_come_every_n_steps_and_at_the_end_for_raw_and_averaged_weights() 
         };
         let ckpt = out.join(step).join(file);
         let score = ["--ckpt", text(&ckpt), "--shards", shards, "--max-sequences", "20"];
-        let scored = run(&tool("ao-score"), &[&score[..], &["--quiet", "--threads", "1"]].concat());
+        let way = ["--orders", "mix:0.1*l2r+0.9*uniform", "--quiet", "--threads", "1"];
+        let scored = run(&tool("ao-score"), &[&score[..], &way].concat());
         let last = String::from_utf8(scored.stdout).unwrap();
         let last: Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
         let number = |r: &Value| r["nll_nats_per_token"].as_f64().unwrap();

@@ -361,8 +361,24 @@ fn trained(dir: &Path, arch: &str) -> String {
     let [model, data, run] =
         ["model.json", "data", "run"].map(|name| dir.join(name).display().to_string());
     let words = [
-        "--model", &model, "--shards", &data, "--val-shards", &data, "--out", &run, "--batch-size",
-        "16", "--steps", "40", "--lr", "0.05", "--warmup", "1", "--ema", "none",
+        "--model",
+        &model,
+        "--shards",
+        &data,
+        "--val-shards",
+        &data,
+        "--out",
+        &run,
+        "--batch-size",
+        "16",
+        "--steps",
+        "40",
+        "--lr",
+        "0.05",
+        "--warmup",
+        "1",
+        "--ema",
+        "none",
     ];
     drive!(Train, ao_torch::train::run, words).unwrap();
     run
@@ -419,15 +435,13 @@ fn check(arch: &str, nll: fn(&Exact, &[u32], &[u32]) -> Vec<f64>) {
 
     // Scores along every order, token by token.
     for order in ORDERS {
-        let spec = format!(
-            "blocks:3:inner={}:outer=l2r",
-            order.map(|p| p.to_string()).join(",")
-        );
+        let spec = format!("blocks:3:inner={}:outer=l2r", order.map(|p| p.to_string()).join(","));
         let found = scored(dir.path(), &run, &["--orders", &spec, "--per-token"]);
         let mut sum = 0.0;
         for (text, record) in texts().iter().zip(found.iter().filter(|r| r["type"] == "sequence")) {
             let expected = nll(&exact, text, &order);
-            for (ours, expected) in record["token_nll_nats"].as_array().unwrap().iter().zip(&expected)
+            for (ours, expected) in
+                record["token_nll_nats"].as_array().unwrap().iter().zip(&expected)
             {
                 assert!((ours.as_f64().unwrap() - expected).abs() < 1e-5, "{text:?} {order:?}");
             }
@@ -443,7 +457,8 @@ fn check(arch: &str, nll: fn(&Exact, &[u32], &[u32]) -> Vec<f64>) {
     let along = ["--n", "20000", "--order", "blocks:3:inner=2,0,1:outer=l2r"];
     assert_law(&counts(&samples(dir.path(), &run, &along)), &law(&[2, 0, 1]));
     for sample in samples(dir.path(), &run, &["--n", "50", "--order", "adaptive:margin"]) {
-        let expected: f64 = nll(&exact, &ids(&sample["tokens"]), &ids(&sample["order"])).iter().sum();
+        let expected: f64 =
+            nll(&exact, &ids(&sample["tokens"]), &ids(&sample["order"])).iter().sum();
         assert!((sample["logprob_nats"].as_f64().unwrap() + expected).abs() < 1e-5);
     }
 
@@ -521,10 +536,8 @@ fn a_sequence_that_grows_is_drawn_and_recorded_without_an_order() {
     let config = ModelConfig::from_json(&config).unwrap();
     let weights = Weights::init(&config, 1, ao_torch::tch::Device::Cpu);
     let path = dir.path().join("m.st");
-    let metadata = ao_core::format::checkpoint::Metadata {
-        config: config.to_json(),
-        ..Default::default()
-    };
+    let metadata =
+        ao_core::format::checkpoint::Metadata { config: config.to_json(), ..Default::default() };
     weights.write(&path, &metadata.to_map(), true).unwrap();
     let found = samples(dir.path(), path.to_str().unwrap(), &["--n", "3000"]);
     let mut lengths = [0.0; T];

@@ -1,35 +1,27 @@
-//! Samples of encoders have the law that the model states.
+//! Samples of encoders have the distribution that the model states.
 
 mod common;
 
+use ao_core::process::score_entropy::{LAST_TIME, reveal_probability};
 use ao_core::rng::{Domain, Stream};
 use ao_torch::decode::adaptive::AdaptiveOrder;
-use ao_torch::decode::diffusion::{
-    DiffusionSampler, Request, Sample, Settings, analytic, generate, plan,
-};
 use ao_torch::decode::filter::Filter;
 use ao_torch::decode::schedule::Schedule;
-use ao_torch::network::{Encoder, Masked};
-use ao_torch::score::encoder::Asker;
-use ao_torch::score::encoder::chain::{Line, chain_nll};
-use ao_torch::tch::{IndexOp, Kind};
-use common::{assert_law, max_difference, narrow_encoder};
+use ao_torch::decode::settings::DiffusionSampler;
+use ao_torch::decode::{Request, Sample, SampleSettings};
+use ao_torch::family::by_mask::chain::{Line, chain_nll};
+use ao_torch::family::by_mask::questions::Asker;
+use ao_torch::network::{MaskedText, Network, asked_rows, masks};
+use ao_torch::tch::{IndexOp, Kind, Tensor};
+use common::{assert_distribution, encoder_config, max_difference, narrow_encoder, noisy_sampler};
 
-fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Encoder {
+fn tiny(arch: &str, block_size: usize, vocab_size: usize) -> Box<dyn Network> {
     narrow_encoder(arch, block_size, vocab_size, Kind::Float)
 }
 
-fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> Settings {
-    Settings {
-        sampler,
-        adaptive: None,
-        steps,
-        schedule: Schedule::Linear,
-        filter: Filter::plain(vocab),
-        candidates: 0,
-        threads: 1,
-        at_once: 2000,
-    }
+fn settings(sampler: DiffusionSampler, steps: Option<usize>, vocab: usize) -> SampleSettings {
+    let plain = SampleSettings::plain(Filter::plain(vocab), 1);
+    SampleSettings { sampler: Some(sampler), steps, ..plain }
 }
 
 fn request(order: &[u32], given: &[u32], i: u64) -> Request {
@@ -37,14 +29,28 @@ fn request(order: &[u32], given: &[u32], i: u64) -> Request {
     Request { order: order.to_vec(), given: given.to_vec(), stream }
 }
 
-fn draw(encoder: &Encoder, settings: &Settings, order: &[u32], count: u64) -> Vec<Sample> {
+/// Samples of the network that [`tiny`] makes.
+fn draw(
+    (arch, vocab): (&str, usize),
+    settings: &SampleSettings,
+    order: &[u32],
+    count: u64,
+) -> Vec<Sample> {
+    let config = encoder_config(arch, order.len(), vocab);
+    let mut sampler = noisy_sampler(&config, Kind::Float, settings);
     let starts = (0..count).step_by(2000);
     starts
         .flat_map(|start| {
             let requests = (start..count.min(start + 2000)).map(|i| request(order, &[], i));
-            generate(encoder, requests.collect(), settings).unwrap().0
+            sampler.draw(requests.collect()).unwrap()
         })
         .collect()
+}
+
+/// Logits of the positions `asked` of a masked text.
+fn logits(network: &dyn Network, tokens: &[u32], asked: &[u32], sigma: f64) -> Tensor {
+    let masked = MaskedText { tokens: tokens.to_vec(), asked: asked.to_vec(), sigma };
+    network.base().head.logits(&asked_rows(network, &[&masked]))
 }
 
 /// How often each text of three tokens below 4 was drawn.
@@ -61,7 +67,7 @@ fn text(code: usize) -> Vec<u32> {
 }
 
 /// Exact probability of every text of three tokens along an order.
-fn exact(encoder: &Encoder, order: &[u32]) -> Vec<f64> {
+fn exact(encoder: &dyn Network, order: &[u32]) -> Vec<f64> {
     let texts: Vec<Vec<u32>> = (0..64).map(text).collect();
     let lines: Vec<Line> = texts.iter().map(|tokens| Line { tokens, order, held: None }).collect();
     let nll = chain_nll(&mut Asker::new(encoder, 64), &lines);
@@ -71,7 +77,7 @@ fn exact(encoder: &Encoder, order: &[u32]) -> Vec<f64> {
 const ORDERS: [[u32; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 /// The same along a random order.
-fn mean_of_orders(encoder: &Encoder) -> Vec<f64> {
+fn mean_of_orders(encoder: &dyn Network) -> Vec<f64> {
     let laws: Vec<Vec<f64>> = ORDERS.iter().map(|order| exact(encoder, order)).collect();
     (0..64).map(|code| laws.iter().map(|law| law[code]).sum::<f64>() / 6.0).collect()
 }
@@ -80,10 +86,10 @@ fn mean_of_orders(encoder: &Encoder) -> Vec<f64> {
 fn one_token_a_pass_along_an_order_draws_from_the_chain() {
     for arch in ["radd", "mdlm", "mdlm told the time", "sedd"] {
         let encoder = tiny(arch, 3, 4);
-        let law = exact(&encoder, &[2, 0, 1]);
+        let law = exact(encoder.as_ref(), &[2, 0, 1]);
         assert!(law.iter().cloned().fold(0.0, f64::max) > 1.5 / 64.0, "too flat to test");
         let settings = settings(DiffusionSampler::Ordered, None, 4);
-        assert_law(&counts(&draw(&encoder, &settings, &[2, 0, 1], 20_000)), &law);
+        assert_distribution(&counts(&draw((arch, 4), &settings, &[2, 0, 1], 20_000)), &law);
     }
 }
 
@@ -91,8 +97,8 @@ fn one_token_a_pass_along_an_order_draws_from_the_chain() {
 fn first_hitting_draws_from_the_chain_along_a_random_order() {
     let encoder = tiny("radd", 3, 4);
     let settings = settings(DiffusionSampler::FirstHitting, None, 4);
-    let samples = draw(&encoder, &settings, &[0, 1, 2], 20_000);
-    assert_law(&counts(&samples), &mean_of_orders(&encoder));
+    let samples = draw(("radd", 4), &settings, &[0, 1, 2], 20_000);
+    assert_distribution(&counts(&samples), &mean_of_orders(encoder.as_ref()));
     // The times of three reveals are the order statistics of three uniforms: means 3/4, 1/2, 1/4.
     let mut means = [0.0; 3];
     for sample in &samples {
@@ -107,33 +113,33 @@ fn first_hitting_draws_from_the_chain_along_a_random_order() {
 fn many_tweedie_steps_draw_from_the_chain_along_a_random_order_and_one_from_the_product() {
     let encoder = tiny("radd", 3, 4);
     let many = settings(DiffusionSampler::Tweedie, Some(4000), 4);
-    assert_law(&counts(&draw(&encoder, &many, &[0, 1, 2], 20_000)), &mean_of_orders(&encoder));
+    assert_distribution(
+        &counts(&draw(("radd", 4), &many, &[0, 1, 2], 20_000)),
+        &mean_of_orders(encoder.as_ref()),
+    );
     let one = settings(DiffusionSampler::Tweedie, Some(1), 4);
-    let samples = draw(&encoder, &one, &[0, 1, 2], 20_000);
+    let samples = draw(("radd", 4), &one, &[0, 1, 2], 20_000);
     assert!(samples.iter().all(|s| s.network_calls == 1));
-    let masked = Masked { tokens: vec![4; 3], asked: vec![0, 1, 2], sigma: 0.0 };
-    let rows = encoder.head().logits(&encoder.asked_rows(&[&masked])).softmax(-1, Kind::Double);
+    let rows = logits(encoder.as_ref(), &[4; 3], &[0, 1, 2], 0.0).softmax(-1, Kind::Double);
     let p = |position: usize, token: u32| rows.double_value(&[position as i64, i64::from(token)]);
     let law: Vec<f64> = (0..64)
         .map(|code| text(code).iter().enumerate().map(|(i, &t)| p(i, t)).product())
         .collect();
-    assert_law(&counts(&samples), &law);
+    assert_distribution(&counts(&samples), &law);
 }
 
 #[test]
 fn the_number_of_network_calls_has_its_expectation() {
-    let encoder = tiny("radd", 6, 4);
     for (schedule, steps) in [(Schedule::Linear, 8), (Schedule::Cosine, 5)] {
         let mut settings = settings(DiffusionSampler::Tweedie, Some(steps), 4);
         settings.schedule = schedule;
-        let samples = draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 4000);
+        let samples = draw(("radd", 4), &settings, &[0, 1, 2, 3, 4, 5], 4000);
         let calls: Vec<f64> = samples.iter().map(|s| s.network_calls as f64).collect();
         let mean = calls.iter().sum::<f64>() / 4000.0;
         let variance = calls.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / 3999.0;
         // A step is idle when all six positions choose others; S(1 − (1 − 1/S)^L) if linear.
-        let share = |i| plan::share(schedule, i, steps);
-        let expected: f64 =
-            (0..steps).map(|i| 1.0 - (1.0 - (share(i) - share(i + 1))).powi(6)).sum();
+        let left = |i| schedule.left(i, steps);
+        let expected: f64 = (0..steps).map(|i| 1.0 - (1.0 - (left(i) - left(i + 1))).powi(6)).sum();
         if schedule == Schedule::Linear {
             assert!((expected - 8.0 * (1.0 - (7f64 / 8.0).powi(6))).abs() < 1e-12);
         }
@@ -142,23 +148,20 @@ fn the_number_of_network_calls_has_its_expectation() {
 }
 
 #[test]
-fn sedds_analytic_steps_have_the_law_of_their_transitions() {
+fn sedds_analytic_steps_have_the_distribution_of_their_transitions() {
     let encoder = tiny("sedd", 3, 4);
+    let masks = masks(encoder.as_ref());
     let steps = 3;
-    let time = |i: usize| {
-        analytic::LAST + (1.0 - analytic::LAST) * plan::share(Schedule::Linear, i, steps)
-    };
-    // The law over all states, digit 4 for a mask, step by step.
+    let time = |i: usize| LAST_TIME + (1.0 - LAST_TIME) * Schedule::Linear.left(i, steps);
+    // The distribution over all states, digit 4 for a mask, step by step.
     let mut law = vec![0.0; 125];
     law[124] = 1.0;
     for step in 0..=steps {
-        let sigma = encoder.sigma_at(time(step));
+        let sigma = masks.sigma_at(time(step));
         let mut next = vec![0.0; 125];
         for (state, p) in law.iter().enumerate().filter(|(_, p)| **p > 0.0) {
             let tokens = [state / 25, state / 5 % 5, state % 5].map(|t| t as u32).to_vec();
-            let asked = vec![0, 1, 2];
-            let masked = Masked { tokens: tokens.clone(), asked, sigma };
-            let logits = encoder.head().logits(&encoder.asked_rows(&[&masked]));
+            let logits = logits(encoder.as_ref(), &tokens, &[0, 1, 2], sigma);
             let of = |i: usize| -> Vec<f64> {
                 let row = logits.i(i as i64).to_kind(Kind::Double);
                 let mut to = vec![0.0; 5];
@@ -167,11 +170,11 @@ fn sedds_analytic_steps_have_the_law_of_their_transitions() {
                     return to;
                 }
                 let sum = row.logsumexp([0], false).double_value(&[]);
-                let scores = sum - encoder.score_offset(sigma);
+                let scores = sum - masks.scores.unwrap().offset(sigma);
                 let reveal = match step < steps {
                     true => {
-                        let dsigma = sigma - encoder.sigma_at(time(step + 1));
-                        analytic::reveal_probability(scores, dsigma).min(1.0)
+                        let dsigma = sigma - masks.sigma_at(time(step + 1));
+                        reveal_probability(scores, dsigma).min(1.0)
                     }
                     false => 1.0,
                 };
@@ -190,15 +193,14 @@ fn sedds_analytic_steps_have_the_law_of_their_transitions() {
     }
     let law: Vec<f64> = (0..64).map(|c| law[c / 16 * 25 + c / 4 % 4 * 5 + c % 4]).collect();
     let settings = settings(DiffusionSampler::Tweedie, Some(steps), 4);
-    let samples = draw(&encoder, &settings, &[0, 1, 2], 20_000);
+    let samples = draw(("sedd", 4), &settings, &[0, 1, 2], 20_000);
     assert!(samples.iter().any(|s| s.network_calls == 4) && samples.iter().any(|s| s.steps == 1));
-    assert_law(&counts(&samples), &law);
+    assert_distribution(&counts(&samples), &law);
 }
 
 #[test]
 fn a_sample_does_not_depend_on_its_neighbours_and_keeps_what_is_given() {
     for arch in ["radd", "mdlm", "sedd"] {
-        let encoder = tiny(arch, 6, 9);
         for sampler in
             [DiffusionSampler::Tweedie, DiffusionSampler::FirstHitting, DiffusionSampler::Ordered]
         {
@@ -208,19 +210,18 @@ fn a_sample_does_not_depend_on_its_neighbours_and_keeps_what_is_given() {
             let requests: Vec<Request> = (0..6)
                 .map(|i| request(&[5, 1, 3, 4, 2, 0], &[7, 8, 1, 2, 3, 4][..i as usize], i))
                 .collect();
-            let (together, counters) = generate(&encoder, requests.clone(), &settings).unwrap();
+            let mut sampler = noisy_sampler(&encoder_config(arch, 6, 9), Kind::Float, &settings);
+            let together = sampler.draw(requests.clone()).unwrap();
             let calls: usize = together.iter().map(|s| s.network_calls).sum();
-            assert_eq!(counters.network_calls, calls as u64);
-            settings.at_once = 1;
+            assert_eq!(sampler.tally().network_calls, calls as u64);
             for (i, (request, expected)) in requests.into_iter().zip(together).enumerate() {
-                let alone =
-                    generate(&encoder, vec![request.clone()], &settings).unwrap().0.remove(0);
+                let alone = sampler.draw(vec![request.clone()]).unwrap().remove(0);
                 assert_eq!((&alone.tokens, &alone.order), (&expected.tokens, &expected.order));
                 assert!(max_difference(&alone.nll, &expected.nll) < 1e-5);
                 for (&position, &token) in request.order.iter().zip(&request.given) {
                     assert_eq!(alone.tokens[position as usize], token);
                 }
-                assert_eq!(alone.order[..i], request.order[..i]);
+                assert_eq!(alone.order.unwrap()[..i], request.order[..i]);
                 assert_eq!(alone.nll.len(), 6 - i);
             }
         }
@@ -232,10 +233,11 @@ fn the_log_probability_is_that_of_the_chain_along_the_recorded_order() {
     let encoder = tiny("radd", 6, 9);
     let mut settings = settings(DiffusionSampler::FirstHitting, None, 6);
     settings.filter = Filter { temperature: 0.7, top_p: 0.8, ..Filter::plain(6) };
-    for sample in draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 20) {
+    for sample in draw(("radd", 9), &settings, &[0, 1, 2, 3, 4, 5], 20) {
+        let order = sample.order.unwrap();
         assert!(sample.tokens.iter().all(|&t| t < 6));
-        let line = Line { tokens: &sample.tokens, order: &sample.order, held: None };
-        let nll = chain_nll(&mut Asker::new(&encoder, 6), &[line]).remove(0);
+        let line = Line { tokens: &sample.tokens, order: &order, held: None };
+        let nll = chain_nll(&mut Asker::new(encoder.as_ref(), 6), &[line]).remove(0);
         assert!(max_difference(&sample.nll, &nll) < 2e-5);
     }
 }
@@ -247,17 +249,17 @@ fn an_adaptive_step_reveals_what_the_network_is_surest_of() {
         let mut settings = settings(DiffusionSampler::Ordered, Some(6 / size), 9);
         let order: AdaptiveOrder = format!("adaptive:{rule}").parse().unwrap();
         settings.adaptive = Some(order);
-        let samples = draw(&encoder, &settings, &[0, 1, 2, 3, 4, 5], 20);
+        let samples = draw(("radd", 9), &settings, &[0, 1, 2, 3, 4, 5], 20);
         assert!(samples.iter().any(|s| s.order != samples[0].order), "orders follow the tokens");
         for sample in samples {
+            let drawn = sample.order.unwrap();
             assert_eq!((sample.steps, sample.network_calls), (6 / size, 6 / size));
             for step in 0..6 / size {
                 let hidden: Vec<u32> =
-                    (0..6).filter(|p| !sample.order[..step * size].contains(p)).collect();
+                    (0..6).filter(|p| !drawn[..step * size].contains(p)).collect();
                 let mut tokens = sample.tokens.clone();
-                hidden.iter().for_each(|&p| tokens[p as usize] = encoder.mask());
-                let masked = Masked { tokens, asked: hidden.clone(), sigma: 0.0 };
-                let logits = encoder.head().logits(&encoder.asked_rows(&[&masked]));
+                hidden.iter().for_each(|&p| tokens[p as usize] = 9);
+                let logits = logits(encoder.as_ref(), &tokens, &hidden, 0.0);
                 let mut ranked: Vec<(f64, u32)> = hidden
                     .iter()
                     .enumerate()
@@ -268,7 +270,7 @@ fn an_adaptive_step_reveals_what_the_network_is_surest_of() {
                     .collect();
                 ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let surest: Vec<u32> = ranked[..size].iter().map(|r| r.1).collect();
-                assert_eq!(sample.order[step * size..(step + 1) * size], surest, "{rule}");
+                assert_eq!(drawn[step * size..(step + 1) * size], surest, "{rule}");
             }
         }
     }

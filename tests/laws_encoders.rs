@@ -3,11 +3,12 @@
 
 mod common;
 
+use ao_core::process::{Masking, Objective};
 use ao_core::rng::{Domain, Stream};
-use ao_torch::network::Encoder;
-use ao_torch::score::encoder::bound::{Form, Strata};
-use ao_torch::score::encoder::chain::{Line, chain_nll, span_nll};
-use ao_torch::score::encoder::{Asker, Question};
+use ao_torch::family::by_mask::bound::{Bound, Strata};
+use ao_torch::family::by_mask::chain::{Line, chain_nll, span_nll};
+use ao_torch::family::by_mask::questions::{Asker, Question};
+use ao_torch::network::{Network, masks};
 use ao_torch::tch::Kind;
 use common::{max_difference, narrow_encoder};
 
@@ -27,7 +28,12 @@ fn orders(n: usize) -> Vec<Vec<u32>> {
     orders(n - 1).into_iter().flat_map(longer).collect()
 }
 
-fn chain(encoder: &Encoder, tokens: &[u32], order: &[u32], at_once: usize) -> Vec<f64> {
+/// How texts are masked for a bound of `encoder`.
+fn masking(encoder: &dyn Network, objective: Objective) -> Masking {
+    Bound::of(encoder, Some(objective)).unwrap().masking
+}
+
+fn chain(encoder: &dyn Network, tokens: &[u32], order: &[u32], at_once: usize) -> Vec<f64> {
     chain_nll(&mut Asker::new(encoder, at_once), &[Line { tokens, order, held: None }]).remove(0)
 }
 
@@ -35,12 +41,13 @@ fn chain(encoder: &Encoder, tokens: &[u32], order: &[u32], at_once: usize) -> Ve
 fn the_probabilities_of_all_texts_add_up_to_one_along_every_order() {
     for arch in ARCHS {
         let encoder = narrow_encoder(arch, 3, 4, Kind::Double);
+        let encoder = encoder.as_ref();
         let texts: Vec<Vec<u32>> =
             (0..64u32).map(|code| vec![code / 16, code / 4 % 4, code % 4]).collect();
         for order in orders(3) {
             let lines: Vec<Line> =
                 texts.iter().map(|tokens| Line { tokens, order: &order, held: None }).collect();
-            let nll = chain_nll(&mut Asker::new(&encoder, 64), &lines);
+            let nll = chain_nll(&mut Asker::new(encoder, 64), &lines);
             let sum: f64 = nll.iter().map(|nll| (-nll.iter().sum::<f64>()).exp()).sum();
             assert!((sum - 1.0).abs() < 1e-10, "{arch} {order:?}: {sum}");
         }
@@ -71,17 +78,18 @@ fn gauss(n: usize) -> Vec<(f64, f64)> {
 fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
     for arch in ["radd", "mdlm"] {
         let encoder = narrow_encoder(arch, 5, 6, Kind::Double);
+        let encoder = encoder.as_ref();
         let (n, tokens) = (5, [3, 0, 5, 1, 3]);
         // Σ over the masked positions, for every set of them.
-        let mut asker = Asker::new(&encoder, 32);
+        let mut asker = Asker::new(encoder, 32);
         let sets: Vec<Vec<u32>> =
             (0..32u32).map(|set| (0..5).filter(|i| set >> i & 1 == 1).collect()).collect();
         let questions: Vec<Question> =
-            sets.iter().map(|s| Question::new(&encoder, &tokens, s, s, 0.0)).collect();
+            sets.iter().map(|s| Question::new(encoder, &tokens, s, s, 0.0)).collect();
         let sums: Vec<f64> = asker.nll(&questions).iter().map(|nll| nll.iter().sum()).collect();
         let all = orders(5);
         let mean: f64 =
-            all.iter().map(|o| chain(&encoder, &tokens, o, 5).iter().sum::<f64>()).sum::<f64>()
+            all.iter().map(|o| chain(encoder, &tokens, o, 5).iter().sum::<f64>()).sum::<f64>()
                 / all.len() as f64;
         let choose = [1.0, 5.0, 10.0, 10.0, 5.0, 1.0];
         let of_size = |k: usize| {
@@ -91,8 +99,9 @@ fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
         let mut any = Stream::new(0, Domain::Masking, 0);
         let by_count: f64 = (1..=n)
             .map(|k| {
-                let draw = Form::K.draw(&encoder, &tokens, (k as f64 - 0.5) / 5.0, &mut any);
-                assert_eq!(draw.question.targets.len(), k);
+                let masking = masking(encoder, Objective::KDce);
+                let draw = masking.draw_at((k as f64 - 0.5) / 5.0, n, &mut any);
+                assert_eq!(draw.masked.len(), k);
                 draw.weight * of_size(k) / choose[k] / n as f64
             })
             .sum();
@@ -100,7 +109,8 @@ fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
         let by_share: f64 = gauss(8)
             .iter()
             .map(|&(share, node)| {
-                let weight = Form::Lambda.draw(&encoder, &tokens, 1.0 - share, &mut any).weight;
+                let masking = masking(encoder, Objective::LambdaDce);
+                let weight = masking.draw_at(1.0 - share, n, &mut any).weight;
                 let of = |k: usize| {
                     share.powi(k as i32) * (1.0 - share).powi((n - k) as i32) * of_size(k)
                 };
@@ -114,31 +124,36 @@ fn the_lambda_form_the_count_form_and_the_chain_have_one_expectation() {
 #[test]
 fn drawn_bounds_have_the_chains_mean_within_their_error() {
     let encoder = narrow_encoder("radd", 5, 6, Kind::Double);
+    let encoder = encoder.as_ref();
     let tokens = [3, 0, 5, 1, 3];
     let all = orders(5);
-    let mean = all.iter().map(|o| chain(&encoder, &tokens, o, 5).iter().sum::<f64>()).sum::<f64>()
+    let mean = all.iter().map(|o| chain(encoder, &tokens, o, 5).iter().sum::<f64>()).sum::<f64>()
         / all.len() as f64;
-    let mut asker = Asker::new(&encoder, 500);
-    for form in [Form::K, Form::Lambda, Form::T] {
+    let mut asker = Asker::new(encoder, 500);
+    for objective in [Objective::KDce, Objective::LambdaDce, Objective::TDce] {
+        let bound = Bound::of(encoder, Some(objective)).unwrap();
         let strata = Strata::new(4, 500);
         let means: Vec<f64> = (0..40)
             .map(|s| {
                 let draws: Vec<_> = (0..500)
                     .map(|j| {
                         let (share, mut stream) = strata.of(s * 500 + j);
-                        form.draw(&encoder, &tokens, share, &mut stream)
+                        bound.masking.draw_at(share, 5, &mut stream)
                     })
                     .collect();
-                form.values(&mut asker, &draws).iter().sum::<f64>() / 500.0
+                bound.values(&mut asker, &[&tokens[..]; 500], &draws).iter().sum::<f64>() / 500.0
             })
             .collect();
         let found = means.iter().sum::<f64>() / 40.0;
         let variance = means.iter().map(|m| (m - found).powi(2)).sum::<f64>() / 39.0;
         let error = (variance / 40.0).sqrt();
         // t-DCE leaves out a thousandth at either end.
-        let slack = if form == Form::T { 3e-3 * mean } else { 0.0 };
-        assert!((found - mean).abs() < 4.0 * error + slack, "{form:?}: {found} ± {error}, {mean}");
-        assert!(error < 0.02 * mean, "{form:?}: {error}");
+        let slack = if objective == Objective::TDce { 3e-3 * mean } else { 0.0 };
+        assert!(
+            (found - mean).abs() < 4.0 * error + slack,
+            "{objective:?}: {found} ± {error}, {mean}"
+        );
+        assert!(error < 0.02 * mean, "{objective:?}: {error}");
     }
 }
 
@@ -164,16 +179,17 @@ fn draws_lie_evenly_over_the_draws_of_a_sequence_and_over_sequences() {
 fn copies_and_padding_do_not_show() {
     for arch in ARCHS {
         let encoder = narrow_encoder(arch, 6, 7, Kind::Double);
+        let encoder = encoder.as_ref();
         let long = [1, 6, 3, 3, 0, 2];
         let short = [5, 2, 4];
         let lines = [
             Line { tokens: &long, order: &[4, 0, 5, 1, 3, 2], held: None },
             Line { tokens: &short, order: &[2, 0, 1], held: Some(&[0, 1]) },
         ];
-        let together = chain_nll(&mut Asker::new(&encoder, 9), &lines);
+        let together = chain_nll(&mut Asker::new(encoder, 9), &lines);
         assert_eq!((together[0].len(), together[1].len()), (6, 2));
         for (line, expected) in lines.iter().zip(&together) {
-            let alone = chain_nll(&mut Asker::new(&encoder, 1), &[*line]).remove(0);
+            let alone = chain_nll(&mut Asker::new(encoder, 1), &[*line]).remove(0);
             assert!(max_difference(&alone, expected) < 1e-12, "{arch}");
         }
     }
@@ -182,15 +198,16 @@ fn copies_and_padding_do_not_show() {
 #[test]
 fn a_span_is_scored_given_both_sides() {
     let encoder = narrow_encoder("radd", 6, 7, Kind::Double);
+    let encoder = encoder.as_ref();
     let tokens = [1, 6, 3, 3, 0, 2];
     let spans = [1..3, 4..5];
-    let nll = span_nll(&mut Asker::new(&encoder, 2), &tokens, &spans);
+    let nll = span_nll(&mut Asker::new(encoder, 2), &tokens, &spans);
     // By hand: masks at 1, 2, 4, asked for 1; then at 2, 4; then at 4.
-    let mut asker = Asker::new(&encoder, 1);
+    let mut asker = Asker::new(encoder, 1);
     let expected: Vec<f64> = [vec![1u32, 2, 4], vec![2, 4], vec![4]]
         .iter()
         .map(|hidden| {
-            asker.nll(&[Question::new(&encoder, &tokens, hidden, &hidden[..1], 0.0)])[0][0]
+            asker.nll(&[Question::new(encoder, &tokens, hidden, &hidden[..1], 0.0)])[0][0]
         })
         .collect();
     assert_eq!(nll.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
@@ -200,14 +217,17 @@ fn a_span_is_scored_given_both_sides() {
 #[test]
 fn sedds_score_entropy_is_no_less_than_its_normalised_cross_entropy() {
     let encoder = narrow_encoder("sedd", 6, 7, Kind::Double);
+    let encoder = encoder.as_ref();
     let tokens = [1, 6, 3, 3, 0, 2];
-    let mut asker = Asker::new(&encoder, 8);
+    let mut asker = Asker::new(encoder, 8);
     for i in 0..20u64 {
         let mut stream = Stream::new(1, Domain::Masking, i);
-        let draw = Form::ScoreEntropy.draw(&encoder, &tokens, (i as f64 + 0.5) / 20.0, &mut stream);
-        let question = std::slice::from_ref(&draw.question);
-        let entropy = asker.score_entropy(question).concat();
-        let nll = asker.nll(question).concat();
+        let masking = masking(encoder, Objective::ScoreEntropy);
+        let draw = masking.draw_at((i as f64 + 0.5) / 20.0, 6, &mut stream);
+        let sigma = masks(encoder).sigma_at(draw.time);
+        let question = [Question::new(encoder, &tokens, &draw.masked, &draw.masked, sigma)];
+        let entropy = asker.losses(&question).concat();
+        let nll = asker.nll(&question).concat();
         // Σ e^u − log Σ e^u − 1 is at least 0, and 0 where scores are normalised.
         assert_eq!(entropy.len(), nll.len());
         assert!(entropy.iter().zip(&nll).all(|(entropy, nll)| *entropy >= nll - 1e-9));

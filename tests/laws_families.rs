@@ -6,11 +6,11 @@ mod common;
 use std::path::Path;
 
 use ao_core::family::ModelConfig;
-use ao_torch::decode::generate::text_order;
-use ao_torch::decode::session::{Line, Session};
-use ao_torch::network::{Batch, Decoder};
-use ao_torch::tch::{Kind, Tensor};
-use common::{max_difference, tiny_decoder};
+use ao_torch::decode::causal::CausalPredictor;
+use ao_torch::decode::engine::Predictor;
+use ao_torch::network::Network;
+use ao_torch::tch::Kind;
+use common::{logits, max_difference, next, nll, noisy_network, sequence, values};
 use serde_json::{Value, json};
 
 /// One of each causal family and way of encoding positions, T tokens of V ids.
@@ -45,27 +45,23 @@ fn orders(config: &Value) -> Vec<Vec<u32>> {
     others.iter().map(|o| o.to_vec()).chain([l2r]).collect()
 }
 
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
-}
-
 #[test]
 fn the_probabilities_of_all_texts_sum_to_one_along_every_order() {
     let (t, v) = (3usize, 4usize);
     for config in families(t, v) {
-        let model = tiny_decoder(&config, Kind::Double);
-        let conditioning = model.conditioning();
+        let model = noisy_network(&config, Kind::Double);
+        let given = model.base().given();
         let texts: Vec<Vec<u32>> = (0..v.pow(t as u32))
             .map(|code| (0..t).map(|i| (code / v.pow(i as u32) % v) as u32).collect())
             .collect();
         for order in orders(&config) {
             let rows: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
             let same = vec![order.as_slice(); rows.len()];
-            let nll = model.nll(&Batch::new(&rows, &same).unwrap(), &conditioning);
-            let sum: f64 = nll.chunks(t).map(|n| (-n.iter().sum::<f64>()).exp()).sum();
-            // A family that is given its first token has one law for each of the V.
-            let laws = if model.given() == 1 { v as f64 } else { 1.0 };
-            assert!((sum / laws - 1.0).abs() < 1e-12, "{config}, {order:?}: {sum}");
+            let nll = nll(model.as_ref(), &rows, &same);
+            let sum: f64 = nll.chunks(t - given).map(|n| (-n.iter().sum::<f64>()).exp()).sum();
+            // A family that is given its first token has a distribution for each of the V.
+            let count = if given == 1 { v as f64 } else { 1.0 };
+            assert!((sum / count - 1.0).abs() < 1e-12, "{config}, {order:?}: {sum}");
         }
     }
 }
@@ -73,39 +69,35 @@ fn the_probabilities_of_all_texts_sum_to_one_along_every_order() {
 #[test]
 fn a_family_that_is_told_targets_uses_them_and_the_order_of_its_context() {
     for config in families(3, 4) {
-        let model = tiny_decoder(&config, Kind::Double);
+        let model = noisy_network(&config, Kind::Double);
         if config["arch"] == "gpt2" {
             continue;
         }
-        let conditioning = model.conditioning();
-        let along = |order: &[u32]| {
-            let batch = Batch::new(&[&[3, 1, 2]], &[order]).unwrap();
-            model.nll(&batch, &conditioning)
+        let along = |order: &[u32], step: usize| {
+            nll(model.as_ref(), &[&[3, 1, 2]], &[order])[step - model.base().given()]
         };
         // After the same first token, other targets have other probabilities.
-        let difference = (along(&[0, 1, 2])[1] - along(&[0, 2, 1])[1]).abs();
+        let difference = (along(&[0, 1, 2], 1) - along(&[0, 2, 1], 1)).abs();
         assert!(difference > 1e-3, "{config}: the target does not matter");
         // The last token's context is the same set in another order.
-        let difference = (along(&[0, 1, 2])[2] - along(&[1, 0, 2])[2]).abs();
+        let difference = (along(&[0, 1, 2], 2) - along(&[1, 0, 2], 2)).abs();
         assert!(difference > 1e-6, "{config}: a decoder that does not see the order");
     }
 }
 
 /// Logits of the token after `known`, from a whole forward.
-fn plainly(model: &dyn Decoder, order: &[u32], tokens: &[u32], known: usize, k: usize) -> Vec<f64> {
+fn plainly(model: &dyn Network, order: &[u32], tokens: &[u32], known: usize, k: usize) -> Vec<f64> {
     let mut moved = order.to_vec();
     moved[known..=k].rotate_right(1);
-    let batch = Batch::new(&[&text_order(order, tokens)], &[&moved]).unwrap();
-    let hidden = model.hidden(&batch, &model.conditioning()).select(0, 0);
-    let row = (known - model.given()) as i64;
-    values(&model.head().logits(&hidden.narrow(0, row, 1)))
+    let logits = logits(model, &[&sequence(order, tokens).text(0)], &[&moved]);
+    let row = (known - model.base().given()) as i64;
+    values(&logits.select(0, 0).select(0, row))
 }
 
 #[test]
 fn cached_decoding_is_the_whole_forward_in_every_family() {
     for config in families(5, 6) {
-        let model = tiny_decoder(&config, Kind::Double);
-        let conditioning = model.conditioning();
+        let mut model = CausalPredictor::new(noisy_network(&config, Kind::Double));
         let left_to_right = config["arch"] == "gpt2";
         let order = if left_to_right { vec![0, 1, 2, 3, 4] } else { vec![3, 0, 4, 1, 2] };
         let tokens = [5, 1, 0, 2, 2];
@@ -113,18 +105,18 @@ fn cached_decoding_is_the_whole_forward_in_every_family() {
             if left_to_right && sizes.iter().any(|&n| n > 1) {
                 continue; // it is not told which of several to predict
             }
-            let line = Line::new(order.clone(), tokens[..1].to_vec());
-            let mut session = Session::new(model.as_ref(), &conditioning, vec![line]);
+            let mut sequences = [sequence(&order, &tokens[..1])];
+            model.start(&sequences);
             let mut known = 1;
             for size in sizes {
-                let hidden = session.advance(&[size]).unwrap();
-                let logits = values(&model.head().logits(&hidden));
+                let hidden = model.predict(&sequences, &next(&sequences, &[size])).unwrap();
+                let logits = values(&model.network().base().head.logits(&hidden));
                 let expected: Vec<f64> = (known..known + size)
-                    .flat_map(|k| plainly(model.as_ref(), &order, &tokens, known, k))
+                    .flat_map(|k| plainly(model.network(), &order, &tokens, known, k))
                     .collect();
                 let difference = max_difference(&logits, &expected);
                 assert!(difference < 1e-9, "{config}, {size} after {known}: {difference}");
-                session.lines[0].tokens.extend(&tokens[known..known + size]);
+                sequences[0].tokens.extend(&tokens[known..known + size]);
                 known += size;
             }
         }

@@ -3,9 +3,8 @@
 
 mod common;
 
-use ao_core::family::LogLinear;
-use ao_core::masking::{Place, training_draw};
-use ao_core::objective::Objective;
+use ao_core::process::masking::Place;
+use ao_core::process::{LogLinear, Masking, Masks, Objective};
 use clap::ValueEnum;
 use common::golden;
 use serde_json::Value;
@@ -24,11 +23,11 @@ fn masks_are_those_of_the_golden_rows() {
             first: whole("first"),
             count: whole("count"),
         };
-        let noise = LogLinear { eps: row["eps"].as_f64().unwrap() };
+        let schedule = LogLinear { eps: row["eps"].as_f64().unwrap() };
+        let masks = Masks { id: 0, schedule, time_conditioned: false, scores: None };
         let length = whole("length") as usize;
-        let draw = training_draw(objective.noise().unwrap(), noise, place, length);
-        let masked: Vec<u64> = draw.masked.iter().map(|&p| p as u64).collect();
-        assert_eq!(serde_json::json!(masked), row["masked"], "{objective:?} {place:?}");
+        let draw = Masking::of(objective, &masks).unwrap().training_draw(place, length);
+        assert_eq!(serde_json::json!(draw.masked), row["masked"], "{objective:?} {place:?}");
         for (ours, key) in [(draw.time, "time"), (draw.weight, "weight")] {
             let theirs = row[key].as_f64().unwrap();
             assert!((ours / theirs - 1.0).abs() < 1e-15, "{key}: {ours} and {theirs}");

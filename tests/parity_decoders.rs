@@ -3,16 +3,16 @@
 mod common;
 
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::network::Batch;
-use ao_torch::tch::Kind;
-use common::{floats, golden, golden_config, golden_decoder, integers, max_difference};
+use common::{
+    floats, golden, golden_config, golden_network, integers, logits, max_difference, nll, values,
+};
 
 /// Stated for f32 by the oracle; two independent builds agreed to 3e-6.
 const TOLERANCE: f64 = 2e-5;
 
 fn check(folder: &str) {
     let (_, figures) = golden_config(folder);
-    let model = golden_decoder(folder);
+    let (model, _) = golden_network(folder);
     let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
     let (shape, tokens) = integers(&cases, "tokens");
     let (_, orders) = integers(&cases, "orders");
@@ -20,16 +20,12 @@ fn check(folder: &str) {
     let (tokens, orders) = (rows(&tokens), rows(&orders));
     let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
     let orders: Vec<&[u32]> = orders.iter().map(Vec::as_slice).collect();
-    let batch = Batch::new(&tokens, &orders).unwrap();
-    let conditioning = model.conditioning();
 
-    let hidden = model.hidden(&batch, &conditioning);
-    let logits = model.head().logits(&hidden).to_kind(Kind::Double).view([-1]);
-    let logits = Vec::<f64>::try_from(logits).unwrap();
+    let logits = values(&logits(model.as_ref(), &tokens, &orders));
     let difference = max_difference(&logits, &floats(&cases, "logits").1);
     assert!(difference <= TOLERANCE, "{folder}: logits differ by {difference}");
 
-    let nll = model.nll(&batch, &conditioning);
+    let nll = nll(model.as_ref(), &tokens, &orders);
     let difference = max_difference(&nll, &floats(&cases, "nll").1);
     assert!(difference <= TOLERANCE, "{folder}: NLL differs by {difference}");
     let mean = nll.iter().sum::<f64>() / nll.len() as f64;

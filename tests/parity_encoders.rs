@@ -2,18 +2,22 @@
 
 mod common;
 
-use ao_core::family::ModelConfig;
+use ao_core::family::SeddConfig;
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::decode::diffusion::analytic;
-use ao_torch::network::{Encoder, Masked, Weights};
-use ao_torch::tch::{Kind, Tensor};
-use common::{floats, golden, golden_config, integers, max_difference};
+use ao_core::process::Masks;
+use ao_core::process::score_entropy::{Scores, reveal_probability};
+use ao_torch::decode::analytic;
+use ao_torch::network::{Head, MaskedText, Network, Weights, asked_rows, forward_masked, masks};
+use ao_torch::tch::{Kind, Tensor, no_grad};
+use common::{floats, golden, golden_network, integers, max_difference, values};
 
 /// Stated for f32 by the oracle, a token.
 const TOLERANCE: f64 = 2e-5;
 
 struct Case {
-    model: Encoder,
+    model: Box<dyn Network>,
+    weights: Weights,
+    masks: Masks,
     cases: CheckpointFile,
     tokens: Vec<u32>,
     masked: Vec<u32>,
@@ -23,36 +27,49 @@ struct Case {
 
 impl Case {
     fn open(folder: &str) -> Case {
-        let (config, _) = golden_config(folder);
-        let path = golden(folder).join("model.safetensors");
-        let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-        let model = Encoder::new(&config, &weights, Kind::Float, 1).unwrap();
+        let (model, weights) = golden_network(folder);
+        let masks = masks(model.as_ref());
         let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
         let (shape, tokens) = integers(&cases, "tokens");
         let masked = integers(&cases, "masked").1;
-        Case { model, cases, tokens, masked, b: shape[0], t: shape[1] }
+        Case { model, weights, masks, cases, tokens, masked, b: shape[0], t: shape[1] }
+    }
+
+    fn head(&self) -> &Head {
+        &self.model.base().head
+    }
+
+    /// Real ids V.
+    fn vocab_size(&self) -> usize {
+        self.model.base().config.vocab_size()
+    }
+
+    /// How the logits of a SEDD stand to its log-scores.
+    fn scores(&self) -> Scores {
+        self.masks.scores.unwrap()
     }
 
     /// The head's input of a masked input, (B, T, C).
     fn hidden(&self, masked: &[u32], sigma: &[f64]) -> Tensor {
         let ids: Vec<i64> = masked.iter().map(|&t| i64::from(t)).collect();
         let ids = Tensor::from_slice(&ids).view([self.b as i64, self.t as i64]);
-        self.model.hidden(&ids, &vec![self.t; self.b], sigma)
+        let lengths = vec![self.t; self.b];
+        no_grad(|| forward_masked(self.model.as_ref(), ids, &lengths, sigma, 0.0))
     }
 
     fn is_masked(&self, at: usize) -> bool {
-        self.masked[at] as usize == self.model.shape().mask_id
+        self.masked[at] as usize == self.masks.id
     }
 
     /// NLL of the true token of every masked position of `masked`, 0 elsewhere, (B·T).
     fn nll(&self, masked: &[u32]) -> Vec<f64> {
-        let mask = self.model.shape().mask_id as u32;
+        let mask = self.masks.id as u32;
         let targets: Vec<i64> = masked
             .iter()
             .zip(&self.tokens)
             .map(|(&m, &t)| if m == mask { i64::from(t) } else { -1 })
             .collect();
-        self.model.head().nll(&self.hidden(masked, &vec![0.0; self.b]), &targets)
+        self.head().nll(&self.hidden(masked, &vec![0.0; self.b]), &targets)
     }
 
     /// The sums over each sequence.
@@ -65,7 +82,7 @@ impl Case {
         let orders = integers(&self.cases, "orders").1;
         let mut out = vec![0.0; self.b * self.t];
         for step in 0..self.t {
-            let mut masked = vec![self.model.shape().mask_id as u32; self.b * self.t];
+            let mut masked = vec![self.masks.id as u32; self.b * self.t];
             for b in 0..self.b {
                 for k in 0..step {
                     let at = b * self.t + orders[b * self.t + k] as usize;
@@ -87,15 +104,11 @@ fn close(name: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     assert!(difference <= tolerance, "{name}: {difference}");
 }
 
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.to_kind(Kind::Double).contiguous().view([-1])).unwrap()
-}
-
 #[test]
 fn radd_agrees() {
     let case = Case::open("radd");
-    let v = case.model.shape().vocab_size as i64;
-    let logits = case.model.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
+    let v = case.vocab_size() as i64;
+    let logits = case.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
     assert_eq!(logits.size()[1], v);
     let log_probs = values(&logits.log_softmax(-1, Kind::Double));
     close("log_probs", &log_probs, &floats(&case.cases, "log_probs").1, TOLERANCE);
@@ -118,8 +131,8 @@ fn radd_agrees() {
 #[test]
 fn mdlm_agrees() {
     let case = Case::open("mdlm");
-    let v = case.model.shape().vocab_size;
-    let logits = case.model.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
+    let v = case.vocab_size();
+    let logits = case.head().logits(&case.hidden(&case.masked, &[0.0; 4]).view([-1, 32]));
     let mut log_probs = values(&logits.log_softmax(-1, Kind::Double));
     // SUBS: what is not masked stays as it is.
     for at in (0..case.b * case.t).filter(|&at| !case.is_masked(at)) {
@@ -129,7 +142,7 @@ fn mdlm_agrees() {
     close("log_probs", &log_probs, &floats(&case.cases, "log_probs").1, TOLERANCE);
     let times = floats(&case.cases, "t").1;
     let sums = case.sums(&case.nll(&case.masked));
-    let noise = case.model.noise();
+    let noise = case.masks.schedule;
     let ours: Vec<f64> = sums.iter().zip(&times).map(|(s, &t)| s * noise.weight(t)).collect();
     close("nelbo", &ours, &floats(&case.cases, "nelbo_weight_1_over_t").1, 1e-4);
     close("order_nll", &case.chain(), &floats(&case.cases, "order_nll").1, TOLERANCE);
@@ -138,9 +151,9 @@ fn mdlm_agrees() {
 #[test]
 fn sedds_noise_and_log_scores_agree() {
     let case = Case::open("sedd");
-    let ModelConfig::Sedd(config) = case.model.config() else { panic!("not a SEDD") };
-    assert!(config.scale_by_sigma);
-    let noise = case.model.noise();
+    assert!(case.model.base().config.of::<SeddConfig>().is_some());
+    assert!(case.scores().scaled_by_sigma);
+    let noise = case.masks.schedule;
     let times = floats(&case.cases, "t").1;
     let relative = |name: &str, ours: Vec<f64>| {
         let theirs = floats(&case.cases, name).1;
@@ -152,10 +165,12 @@ fn sedds_noise_and_log_scores_agree() {
     relative("dsigma", times.iter().map(|&t| noise.rate(t)).collect());
     let sigma: Vec<f64> = times.iter().map(|&t| noise.sigma(t)).collect();
     let hidden = case.hidden(&case.masked, &sigma).view([-1, 32]);
-    let mut scores = values(&case.model.whole_logits(&hidden));
-    let rows = case.model.shape().rows();
+    // The published scores have a column for the mask, which the head leaves out.
+    let of = |part: &str| case.weights.get(&format!("output_layer.linear.{part}"));
+    let mut scores = values(&hidden.linear(&of("weight"), Some(&of("bias"))));
+    let rows = case.vocab_size() + 1;
     for (at, row) in scores.chunks_mut(rows).enumerate() {
-        let offset = case.model.score_offset(sigma[at / case.t]);
+        let offset = case.scores().offset(sigma[at / case.t]);
         row.iter_mut().for_each(|x| *x -= offset);
         row[case.masked[at] as usize] = 0.0;
     }
@@ -165,7 +180,7 @@ fn sedds_noise_and_log_scores_agree() {
 #[test]
 fn sedds_score_entropy_agrees() {
     let case = Case::open("sedd");
-    let noise = case.model.noise();
+    let noise = case.masks.schedule;
     let times = floats(&case.cases, "t").1;
     let sigma: Vec<f64> = times.iter().map(|&t| noise.sigma(t)).collect();
     let hidden = case.hidden(&case.masked, &sigma);
@@ -173,8 +188,8 @@ fn sedds_score_entropy_agrees() {
         .map(|at| if case.is_masked(at) { i64::from(case.tokens[at]) } else { -1 })
         .collect();
     let shifts: Vec<f64> =
-        (0..targets.len()).map(|at| case.model.score_shift(sigma[at / case.t])).collect();
-    let ours = case.model.head().score_entropy(&hidden, &targets, &shifts);
+        (0..targets.len()).map(|at| case.scores().shift(sigma[at / case.t])).collect();
+    let ours = case.head().score_entropy(&hidden, &targets, &shifts);
     let close = |name: &str, ours: &[f64]| {
         let theirs = floats(&case.cases, name).1;
         assert_eq!(ours.len(), theirs.len());
@@ -194,7 +209,7 @@ fn sedds_score_entropy_agrees() {
 #[test]
 fn sedds_analytic_step_agrees() {
     let case = Case::open("sedd");
-    let (noise, rows) = (case.model.noise(), case.model.shape().rows());
+    let (noise, rows) = (case.masks.schedule, case.vocab_size() + 1);
     let [now, next] = ["t", "t_next"].map(|name| floats(&case.cases, name).1);
     let theirs = floats(&case.cases, "analytic_probs").1;
     let mut most: f64 = 0.0;
@@ -204,12 +219,13 @@ fn sedds_analytic_step_agrees() {
             (0..case.t as u32).filter(|&i| case.is_masked(at + i as usize)).collect();
         let sigma = noise.sigma(now[b]);
         let tokens = case.masked[at..at + case.t].to_vec();
-        let hidden = case.model.asked_rows(&[&Masked { tokens, asked: asked.clone(), sigma }]);
-        let logits: Vec<f32> = Vec::try_from(case.model.head().logits(&hidden).view([-1])).unwrap();
+        let text = MaskedText { tokens, asked: asked.clone(), sigma };
+        let hidden = asked_rows(case.model.as_ref(), &[&text]);
+        let logits: Vec<f32> = Vec::try_from(case.head().logits(&hidden).view([-1])).unwrap();
         for (row, i) in logits.chunks(rows - 1).zip(asked) {
             let sum = analytic::log_sum(row, &mut Vec::new()).unwrap();
-            let scores = sum - case.model.score_offset(sigma);
-            let reveal = analytic::reveal_probability(scores, sigma - noise.sigma(next[b]));
+            let scores = sum - case.scores().offset(sigma);
+            let reveal = reveal_probability(scores, sigma - noise.sigma(next[b]));
             let start = (at + i as usize) * rows;
             for (logit, theirs) in row.iter().zip(&theirs[start..]) {
                 let ours = reveal * (f64::from(*logit) - sum).exp();

@@ -8,29 +8,30 @@ use std::path::Path;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::score::Cost;
 use ao_core::score::orderings::{all_orderings, distinct, mean_probability, orderings};
-use ao_torch::network::{Batch, Decoder, Weights, decoder};
-use ao_torch::score::strands::{Source, Strand, predict};
-use ao_torch::score::{Ensemble, Scored, Work};
-use ao_torch::tch::Kind;
+use ao_torch::family::by_order::ensemble::Ensemble;
+use ao_torch::family::by_order::prefixes::{Orderings, Prefix, predict};
+use ao_torch::family::{Scored, Work};
+use ao_torch::network::Network;
 use common::scoring::{numbers, records, score, tiny, write_model, write_orders, write_shards};
-use common::{floats, golden, golden_config, integers, max_difference};
+use common::{floats, golden, golden_config, golden_network, integers, max_difference, nll};
 use serde_json::{Value, json};
 
 /// Stated for f32 by the oracle.
 const TOLERANCE: f64 = 2e-5;
 
-fn open(folder: &str) -> Box<dyn Decoder> {
-    let (config, _) = golden_config(folder);
-    let path = golden(folder).join("model.safetensors");
-    let weights = Weights::read(&config, &CheckpointFile::open(&path).unwrap(), &path).unwrap();
-    decoder(&config, &weights, Kind::Float, 1).unwrap()
+fn open(folder: &str) -> Box<dyn Network> {
+    golden_network(folder).0
+}
+
+/// Of M orderings each, of all positions, no curve.
+fn ensemble(size: usize, seed: u64) -> Ensemble {
+    Ensemble { size, curve: false, positions: None, seed, given: 0 }
 }
 
 #[test]
 fn given_orderings_give_the_published_ensemble() {
     for folder in ["ao-gpt", "ao-gpt-short"] {
         let model = open(folder);
-        let conditioning = model.conditioning();
         let (_, figures) = golden_config(folder);
         let cases = CheckpointFile::open(&golden(folder).join("cases.safetensors")).unwrap();
         let (shape, tokens) = integers(&cases, "tokens");
@@ -40,22 +41,22 @@ fn given_orderings_give_the_published_ensemble() {
         let [b, t, m] = [sizes[0], sizes[1], sizes[2]];
         assert_eq!((shape[0], shape[1], sizes[3]), (b, t, t));
         let steps: Vec<usize> = (0..t).collect();
-        let mut strands: Vec<Strand> = (0..b * m)
+        let mut prefixes: Vec<Prefix> = (0..b * m)
             .map(|i| {
                 let (s, line) = (i / m, i % m);
                 let contexts: Vec<Vec<u32>> = (0..t)
                     .map(|step| ensembles[((s * t + step) * m + line) * t..][..step].to_vec())
                     .collect();
-                Strand {
+                Prefix {
                     tokens: &tokens[s * t..(s + 1) * t],
                     order: &orders[s * t..(s + 1) * t],
                     steps: &steps,
-                    source: Source::Given(contexts.into_iter()),
+                    orderings: Orderings::Given(contexts.into_iter()),
                 }
             })
             .collect();
         let mut cost = Cost::default();
-        let found = predict(model.as_ref(), &conditioning, &mut strands, &mut cost).unwrap();
+        let found = predict(model.as_ref(), &mut prefixes, &mut cost).unwrap();
         // From (sequence, line, step) to (sequence, step, line).
         let found: Vec<f64> =
             (0..b * t * m).map(|i| found[i / (t * m) * m + i % m][i / m % t]).collect();
@@ -76,17 +77,15 @@ fn given_orderings_give_the_published_ensemble() {
 }
 
 /// NLL of step `step` after the steps of `ordering`, by a full pass: the published procedure.
-fn full_pass(model: &dyn Decoder, work: &Work, ordering: &[u32], step: usize) -> f64 {
+fn full_pass(model: &dyn Network, work: &Work, ordering: &[u32], step: usize) -> f64 {
     let mut order: Vec<u32> = ordering.iter().map(|&s| work.order[s as usize]).collect();
     order.extend(&work.order[ordering.len()..]);
-    let batch = Batch::new(&[&work.tokens], &[&order]).unwrap();
-    model.nll(&batch, &model.conditioning())[step]
+    nll(model, &[&work.tokens], &[&order])[step]
 }
 
-fn score_works(model: &dyn Decoder, works: &[Work], ensemble: &Ensemble) -> (Vec<Scored>, Cost) {
+fn score_works(model: &dyn Network, works: &[Work], ensemble: &Ensemble) -> (Vec<Scored>, Cost) {
     let mut cost = Cost::default();
-    let conditioning = model.conditioning();
-    let scored = ensemble.score(model, &conditioning, works, false, &mut cost).unwrap();
+    let scored = ensemble.score(model, works, &mut cost).unwrap();
     (scored, cost)
 }
 
@@ -104,7 +103,6 @@ fn works(folder: &str) -> Vec<Work> {
                 row: 10 + s as u64,
                 tokens: tokens[s * shape[1]..][..length].to_vec(),
                 order: order.filter(|&p| (p as usize) < length).collect(),
-                scored: length as u64,
                 held: None,
                 contexts: None,
             }
@@ -117,7 +115,7 @@ fn drawn_orderings_score_as_one_full_pass_for_each_position_and_ordering_does() 
     let model = open("ao-gpt");
     let works = works("ao-gpt");
     for size in [2, 5, 8] {
-        let ensemble = Ensemble { size, curve: true, positions: None, seed: 3 };
+        let ensemble = Ensemble { curve: true, ..ensemble(size, 3) };
         let (scored, _) = score_works(model.as_ref(), &works, &ensemble);
         for (work, scored) in works.iter().zip(&scored) {
             let mut lines = orderings(3, work.row, size, work.tokens.len());
@@ -145,7 +143,7 @@ fn the_curve_is_what_each_size_gives_alone() {
     let model = open("ao-gpt-short");
     let works = works("ao-gpt-short");
     let run = |size, curve| {
-        let ensemble = Ensemble { size, curve, positions: None, seed: 8 };
+        let ensemble = Ensemble { curve, ..ensemble(size, 8) };
         score_works(model.as_ref(), &works, &ensemble).0
     };
     let curve = run(8, true);
@@ -156,8 +154,7 @@ fn the_curve_is_what_each_size_gives_alone() {
         }
     }
     // One ordering is the chain itself.
-    let batch = Batch::new(&[&works[0].tokens], &[&works[0].order]).unwrap();
-    let chain: f64 = model.nll(&batch, &model.conditioning()).iter().sum();
+    let chain: f64 = nll(model.as_ref(), &[&works[0].tokens], &[&works[0].order]).iter().sum();
     assert!((curve[0].curve.as_ref().unwrap()[0] - chain).abs() < 1e-4);
 }
 
@@ -165,34 +162,21 @@ fn the_curve_is_what_each_size_gives_alone() {
 fn a_subset_of_positions_is_scored_as_the_whole_scores_them_and_is_unbiased() {
     let model = open("ao-gpt");
     let works = works("ao-gpt");
-    let whole = score_works(
-        model.as_ref(),
-        &works[..1],
-        &Ensemble { size: 4, curve: false, positions: None, seed: 1 },
-    )
-    .0
-    .remove(0);
+    let whole = score_works(model.as_ref(), &works[..1], &ensemble(4, 1)).0.remove(0);
     let work = &works[0];
     let mut sums = Vec::new();
     let mut errors = Vec::new();
     for row in 0..300 {
         // Another row has another subset, and other orderings that matter far less here.
         let work = Work { row, ..work.clone() };
-        let ensemble = Ensemble { size: 1, curve: false, positions: Some(5), seed: 1 };
+        let ensemble = Ensemble { positions: Some(5), ..ensemble(1, 1) };
         let scored = score_works(model.as_ref(), &[work], &ensemble).0.remove(0);
         let (count, error) = scored.subset.unwrap();
         assert_eq!((count, scored.nll.len()), (5, 5));
         sums.push(scored.sum);
         errors.push(error * error);
     }
-    let chain = score_works(
-        model.as_ref(),
-        &works[..1],
-        &Ensemble { size: 1, curve: false, positions: None, seed: 1 },
-    )
-    .0
-    .remove(0)
-    .sum;
+    let chain = score_works(model.as_ref(), &works[..1], &ensemble(1, 1)).0.remove(0).sum;
     let n = sums.len() as f64;
     let mean = sums.iter().sum::<f64>() / n;
     let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
@@ -201,7 +185,7 @@ fn a_subset_of_positions_is_scored_as_the_whole_scores_them_and_is_unbiased() {
     let stated = errors.iter().sum::<f64>() / n;
     assert!((stated / variance - 1.0).abs() < 0.35, "{stated} {variance}");
     // All positions: the whole, without an error.
-    let ensemble = Ensemble { size: 4, curve: false, positions: Some(1000), seed: 1 };
+    let ensemble = Ensemble { positions: Some(1000), ..ensemble(4, 1) };
     let all = score_works(model.as_ref(), &works[..1], &ensemble).0.remove(0);
     assert!((all.sum - whole.sum).abs() < 1e-4);
     assert_eq!(all.subset, Some((work.tokens.len() as u64, 0.0)));

@@ -1,4 +1,6 @@
-//! Means over tokens with standard errors over sequences.
+//! Means over tokens with standard errors over sequences, and intervals by Student's t.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A mean per token and its standard error, the sequences being the independent units.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +29,31 @@ pub fn mean_per_token(sums: &[f64], tokens: &[u64]) -> Mean {
     Mean { mean, std_error, sequences: sums.len() as u64, tokens: count }
 }
 
+impl Mean {
+    /// The 95 % interval of the mean, the sequences being independent; `None` for fewer than two.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        let error = Some(self.std_error).filter(|e| e.is_finite());
+        interval(self.mean, error, self.sequences as f64 - 1.0)
+    }
+}
+
+/// The 95 % interval around `mean` by Student's t with these degrees of freedom; `None` where the
+/// error is unknown or nothing is free.
+pub fn interval(mean: f64, std_error: Option<f64>, degrees_of_freedom: f64) -> Option<(f64, f64)> {
+    let reach = student_95(degrees_of_freedom)? * std_error?;
+    Some((mean - reach, mean + reach))
+}
+
+/// The 97.5 % quantile of Student's t: 12.7 for one degree of freedom, 1.96 for many.
+fn student_95(degrees_of_freedom: f64) -> Option<f64> {
+    const NORMAL: f64 = 1.959_963_984_540_054;
+    if degrees_of_freedom > 1e3 {
+        // Fisher's expansion, as the inverse of the incomplete beta function loses digits.
+        return Some(NORMAL + (NORMAL.powi(3) + NORMAL) / (4.0 * degrees_of_freedom));
+    }
+    Some(StudentsT::new(0.0, 1.0, degrees_of_freedom).ok()?.inverse_cdf(0.975))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +72,19 @@ mod tests {
     fn the_mean_is_over_tokens_and_not_over_sequences() {
         assert_eq!(mean_per_token(&[1.0, 9.0], &[1, 4]).mean, 2.0);
         assert!(mean_per_token(&[1.0], &[1]).std_error.is_nan());
+    }
+
+    #[test]
+    fn intervals_are_those_of_students_tables() {
+        for (freedom, t) in
+            [(1.0, 12.7062), (4.0, 2.7764), (19.0, 2.0930), (999.0, 1.9623), (1e7, 1.9600)]
+        {
+            let (low, high) = interval(1.0, Some(0.5), freedom).unwrap();
+            assert!((high - 1.0 - 0.5 * t).abs() < 1e-4, "{freedom}: {high}");
+            assert!((low + high - 2.0).abs() < 1e-9);
+        }
+        assert_eq!(interval(1.0, Some(0.5), 0.0), None);
+        assert_eq!(interval(1.0, None, 9.0), None);
+        assert_eq!(mean_per_token(&[3.0], &[1]).interval(), None);
     }
 }

@@ -4,6 +4,8 @@ use ao_core::cli::{Compute, DType, DeviceChoice};
 use ao_core::{Error, Result};
 use tch::{Cuda, Device, Kind, TchError};
 
+use crate::kernels::{pool, simd};
+
 /// Where tensors live and in which kind matrices are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Runtime {
@@ -16,13 +18,15 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Applies `--device`, `--dtype` and `--threads` to the process.
+    /// Applies `--device`, `--dtype`, `--threads` and `AO_SIMD` to the process.
     ///
     /// # Errors
-    /// When a GPU is asked for and there is none; the text tells a build without CUDA apart from a
-    /// machine without a GPU.
+    /// When `AO_SIMD` names no level, or a GPU is asked for and there is none; the text tells a build
+    /// without CUDA apart from a machine without a GPU.
     pub fn start(choice: &Compute) -> Result<Runtime> {
+        simd::start()?;
         let threads = choice.thread_count();
+        pool::start(threads);
         tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX));
         let device = match choice.device {
             DeviceChoice::Cpu => Device::Cpu,

@@ -15,15 +15,16 @@ use serde_json::Value;
 use crate::error::IoContext;
 use crate::{Error, Result};
 
-/// The command line with the flags of its config files in front of those typed.
+/// The command line with the flags of its config files in front of those typed; `typed` is what the
+/// parser makes of those alone, whatever is still missing.
 ///
 /// # Errors
 /// When a file cannot be read, is not a JSON object, or has a key that is no flag of `command`.
-pub(super) fn expand(argv: Vec<OsString>, command: &clap::Command) -> Result<Vec<OsString>> {
-    // What was typed, whatever is still missing: a file may hold it. A call that is wrong in itself
-    // is refused when the whole is read; help and version need no file.
-    let lenient = command.clone().ignore_errors(true);
-    let Ok(typed) = lenient.try_get_matches_from(&argv) else { return Ok(argv) };
+pub(super) fn expand(
+    argv: Vec<OsString>,
+    command: &clap::Command,
+    typed: &ArgMatches,
+) -> Result<Vec<OsString>> {
     let mut files: Vec<PathBuf> =
         typed.get_many("config_file").unwrap_or_default().cloned().collect();
     // `--resume RUN` takes the options of that run, where its folder holds them.
@@ -36,7 +37,7 @@ pub(super) fn expand(argv: Vec<OsString>, command: &clap::Command) -> Result<Vec
     let mut words = argv.into_iter();
     let mut out: Vec<OsString> = words.next().into_iter().collect();
     for file in files {
-        out.extend(flags_of(&file, command, &typed)?.into_iter().map(OsString::from));
+        out.extend(flags_of(&file, command, typed)?.into_iter().map(OsString::from));
     }
     out.extend(words);
     Ok(out)
@@ -103,5 +104,61 @@ fn scalar(path: &Path, key: &str, value: &Value) -> Result<String> {
         Value::Number(n) => Ok(n.to_string()),
         Value::Bool(b) => Ok(b.to_string()),
         _ => Err(Error::input_at(path, format!("'{key}' must be a number or a text"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction, Command};
+
+    use super::*;
+
+    fn command() -> Command {
+        Command::new("t")
+            .args_override_self(true)
+            .arg(
+                Arg::new("config_file")
+                    .long("config")
+                    .action(ArgAction::Append)
+                    .value_parser(clap::value_parser!(PathBuf)),
+            )
+            .arg(Arg::new("steps").long("steps").required(true))
+            .arg(Arg::new("lr").long("lr").short('l').default_value("1"))
+            .arg(Arg::new("force").long("force").action(ArgAction::SetTrue))
+            .arg(Arg::new("resume").long("resume"))
+            .arg(Arg::new("files").num_args(0..))
+    }
+
+    fn expanded(words: &[&str]) -> Result<Vec<String>> {
+        let argv: Vec<_> = ["t"].iter().chain(words).map(OsString::from).collect();
+        let lenient = command().ignore_errors(true).try_get_matches_from(&argv).unwrap();
+        let words = expand(argv, &command(), &lenient)?.into_iter();
+        Ok(words.map(|word| word.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn what_was_typed_wins_in_every_spelling_and_defaults_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, r#"{"steps": 5, "lr": 0.5, "force": true}"#).unwrap();
+        let file = path.to_str().unwrap();
+        let joined = format!("--config={file}");
+        let own = ["--steps=5", "--lr=0.5", "--force"];
+        for (typed, want) in [
+            (vec!["--config", file], &own[..]),
+            (vec![&joined], &own),
+            (vec![&joined, "--lr=1"], &["--steps=5", "--force"]), // its default, but typed
+            (vec!["-l2", &joined, "--force"], &["--steps=5"]),
+            (vec!["--resume", dir.path().to_str().unwrap()], &["--steps=5", "--lr=0.5"]),
+            (vec!["--", &joined], &[]),
+        ] {
+            let got = expanded(&typed).unwrap();
+            assert_eq!(got[1..got.len() - typed.len()], *want, "{typed:?}");
+            assert_eq!(got[got.len() - typed.len()..], typed);
+        }
+        let text = expanded(&["--config", "/no/such.json"]).unwrap_err().to_string();
+        assert_eq!(text, "/no/such.json: no such file or directory");
+        std::fs::write(&path, r#"{"lrr": 1}"#).unwrap();
+        assert!(expanded(&[&joined]).unwrap_err().to_string().contains("'lrr' is no option"));
     }
 }

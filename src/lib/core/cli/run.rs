@@ -65,7 +65,6 @@ fn command<A: CommandFactory>() -> clap::Command {
         .arg(
             option("generate", "generate")
                 .value_parser(clap::value_parser!(generate::Form))
-                .exclusive(true)
                 .hide(true),
         )
 }
@@ -78,20 +77,26 @@ fn start<A>(
 where
     A: Parser + CommandFactory + Serialize,
 {
-    let argv = config_file::expand(std::env::args_os().collect(), &command)?;
-    let parsed = command.clone().try_get_matches_from(&argv);
-    let parsed = parsed.and_then(|matches| match matches.get_one::<generate::Form>("generate") {
-        Some(&form) => Ok(Err(form)),
-        None => Ok(Ok((A::from_arg_matches(&matches)?, matches.get_flag("print_config")))),
-    });
+    let mut argv: Vec<_> = std::env::args_os().collect();
+    // What was typed, whatever is still missing: a config file may hold it, and a page needs
+    // nothing. What is wrong in itself is refused below; help and version end here.
+    let lenient = command.clone().ignore_errors(true);
+    if let Ok(typed) = lenient.try_get_matches_from(&argv) {
+        if let Some(&form) = typed.get_one::<generate::Form>("generate") {
+            return print(&generate::text(form, command)?);
+        }
+        argv = config_file::expand(argv, &command, &typed)?;
+    }
+    let parsed = command
+        .try_get_matches_from(&argv)
+        .and_then(|matches| Ok((A::from_arg_matches(&matches)?, matches.get_flag("print_config"))));
     match parsed {
-        Ok(Ok((args, false))) => run(args),
-        Ok(Ok((args, true))) => {
+        Ok((args, false)) => run(args),
+        Ok((args, true)) => {
             let text = serde_json::to_string_pretty(&args)
                 .map_err(|e| Error::usage(format!("--print-config: {e}")))?;
             print(format!("{text}\n").as_bytes())
         }
-        Ok(Err(form)) => print(&generate::text(form, command)?),
         Err(error) => {
             let long = argv.iter().any(|word| word == "--version");
             finish_clap(error, || if long { libraries() } else { String::new() })

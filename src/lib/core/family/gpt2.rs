@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::architecture::{Architecture, Capabilities, Config, Published, Sizes, TokenCost, check_sizes, keys, parse, sizes, yes};
+use super::architecture::{
+    Architecture, Capabilities, Config, Published, Sizes, TokenCost, check_sizes, keys, parse,
+    sizes, yes,
+};
 use super::gpt;
 use super::table::{Init, Parameter, Table};
 use crate::process::{Objective, Orders};

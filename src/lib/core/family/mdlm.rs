@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::architecture::{
+    Architecture, Capabilities, Config, Published, Sizes, TokenCost, keys, parse,
+};
 use super::ddit::{self, DditShape, shape};
-use super::architecture::{Architecture, Capabilities, Config, Published, Sizes, TokenCost, keys, parse};
-use super::table::{Parameter};
+use super::table::Parameter;
 use crate::process::{LogLinear, Masks, Objective, Orders};
 
 /// Sizes of an MDLM.

@@ -19,7 +19,9 @@ mod sigma_gpt;
 mod table;
 
 pub use ao_gpt::{AoGptConfig, PositionEncoding};
-pub use architecture::{Architecture, Capabilities, Config, Published, Sizes, TokenCost, check_sizes};
+pub use architecture::{
+    Architecture, Capabilities, Config, Published, Sizes, TokenCost, check_sizes,
+};
 pub use config::{ModelConfig, register};
 pub use ddit::{DditShape, TIME_WIDTH};
 pub use gpt2::{Activation, Gpt2Config};

@@ -62,6 +62,10 @@ pub struct TokenizerEntry {
     pub name: String,
     /// XXH3 (64 bits, hexadecimal) of the folder's `tokenizer.json`.
     pub hash: String,
+    /// Whether ids may stand for other bytes than those of the text, as where a tokenizer lower-cases
+    /// or normalises. Absent in folders of version 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lossy: Option<bool>,
 }
 
 /// How documents become blocks of `block_size` tokens when they are read.
@@ -105,12 +109,17 @@ pub struct Totals {
     pub records_skipped: u64,
     /// Documents that could not be read and were left out (`--skip-bad`).
     pub bad_documents_skipped: u64,
-    /// Byte sequences that were not UTF-8 and became U+FFFD.
+    /// Byte sequences that were not UTF-8, and halves of surrogate pairs in JSON, that became U+FFFD.
     pub invalid_utf8_replaced: u64,
     /// Byte-order marks taken off the start of inputs.
     pub byte_order_marks_removed: u64,
     /// Line ends of carriage return and line feed that were taken for a line feed.
     pub carriage_returns_removed: u64,
+    /// Files of folders and archives that `--include` and `--exclude` left out.
+    pub files_excluded: u64,
+    /// Files of folders and archives that were passed over: names that start with a dot, links and
+    /// special files.
+    pub files_skipped: u64,
 }
 
 /// One shard.
@@ -137,6 +146,8 @@ impl Totals {
         self.invalid_utf8_replaced += other.invalid_utf8_replaced;
         self.byte_order_marks_removed += other.byte_order_marks_removed;
         self.carriage_returns_removed += other.carriage_returns_removed;
+        self.files_excluded += other.files_excluded;
+        self.files_skipped += other.files_skipped;
     }
 }
 

@@ -22,7 +22,8 @@ pub struct Latest {
 /// When the folder cannot be read.
 pub fn latest_step(run: &Path) -> Result<Option<Latest>> {
     let checkpoints = run.join("checkpoints");
-    let whole = |step: &Path| step.join("trainer.json").is_file() && step.join("model.st").is_file();
+    let whole =
+        |step: &Path| step.join("trainer.json").is_file() && step.join("model.st").is_file();
     let named = std::fs::read_to_string(run.join("latest")).unwrap_or_default();
     let named = Some(named.trim()).filter(|name| !name.is_empty()).map(|n| checkpoints.join(n));
     if let Some(path) = named.filter(|step| whole(step)) {
@@ -41,7 +42,8 @@ pub fn latest_step(run: &Path) -> Result<Option<Latest>> {
     }
     Ok(newest.map(|(step, path)| {
         let run = run.display();
-        let note = format!("{run}: 'latest' names no whole checkpoint; taking the newest, step {step}");
+        let note =
+            format!("{run}: 'latest' names no whole checkpoint; taking the newest, step {step}");
         Latest { path, note: Some(note) }
     }))
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::family::ModelConfig;
 use crate::error::IoContext;
+use crate::family::ModelConfig;
 use crate::{Error, Result};
 
 /// A folder's config, and how its tensors are laid out.

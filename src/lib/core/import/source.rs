@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::contents::{Average, AverageTensors, Contents, Tensor};
 use super::{bind, hf, infer, view};
-use crate::family::ModelConfig;
 use crate::error::IoContext;
+use crate::family::ModelConfig;
 use crate::format::checkpoint::{DType, Kind, Metadata};
 use crate::format::{Mapped, shard};
 use crate::{Error, Result};
@@ -106,7 +106,15 @@ impl Source {
             bind::take_counter(list);
             bind::clean_names(list).map_err(at)?;
         }
-        let (config, conv1d) = resolve_config(path, home, &contents, options)?;
+        let resolved = resolve_config(path, home, &contents, options);
+        let (config, conv1d) =
+            resolved.map_err(|error| match (error, contents.others.first()) {
+                // The tensors that tell an architecture may be those that are not read.
+                (Error::Input { place, message }, Some(other)) => {
+                    Error::Input { place, message: format!("{message}; it {}", unread(other)) }
+                }
+                (error, _) => error,
+            })?;
         refuse_others(&contents.others, &config).map_err(at)?;
         let passed_over = std::mem::take(&mut contents.passed_over);
         let mut metadata = metadata_of(&contents, &config);
@@ -296,20 +304,22 @@ fn resolve_config(
     Ok((from_json(value.map_err(|e| Error::input_at(path, e))?)?, false))
 }
 
+/// What stands under a name and is no tensor, in words.
+fn unread((name, kind): &(String, String)) -> String {
+    format!("holds {kind} under '{name}', and no tensor that is read")
+}
+
 /// Refuses what is no tensor where the config has a parameter.
 fn refuse_others(others: &[(String, String)], config: &ModelConfig) -> Result<(), String> {
     let table = config.parameters();
-    for (name, kind) in others {
-        let own = bind::clean_name(name);
-        let is_own = |p: &str| p == own || p.strip_prefix("transformer.") == Some(&own);
-        if table.iter().any(|p| is_own(&p.name)) {
-            return Err(format!(
-                "holds {kind} under '{name}', and no tensor that is read; save the model's \
-                 state_dict in F32, F16 or BF16"
-            ));
-        }
+    let is_own = |name: &str| {
+        let name = bind::clean_name(name);
+        table.iter().any(|p| p.name == name || p.name.strip_prefix("transformer.") == Some(&name))
+    };
+    match others.iter().find(|(name, _)| is_own(name)) {
+        None => Ok(()),
+        Some(other) => Err(format!("{}; save its state_dict in F32, F16 or BF16", unread(other))),
     }
-    Ok(())
 }
 
 /// What is known before the choice of weights.

@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 
-
 /// A training objective, as `--objective` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]

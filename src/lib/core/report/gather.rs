@@ -1,13 +1,18 @@
 //! Reads what the stages wrote.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Model, Report, Sampling, Score, Text, Training, unigram_baseline};
+use super::set::check_same_tokens;
+use super::table::{estimate, order};
+use super::{HeldOut, Model, Report, Sampling, Score, Text, Training, unigram_baseline};
+use crate::cli::Input;
 use crate::error::IoContext;
 use crate::format::checkpoint::CheckpointFile;
 use crate::format::jsonl;
+use crate::score::ScoreFile;
 use crate::tokens::{Dataset, OpenOptions};
 use crate::{Error, Result};
 
@@ -39,17 +44,22 @@ impl Report {
     pub fn gather(sources: &Sources) -> Result<Report> {
         let options = OpenOptions::default();
         let train = Dataset::open(&sources.shards, &options)?;
-        let val = Dataset::open(&sources.val_shards, &options)?;
+        let val = Arc::new(Dataset::open(&sources.val_shards, &options)?);
         let (sampling, samples) = sampling(&sources.samples)?;
+        let scores =
+            sources.scores.iter().map(|path| ScoreFile::read(path)).collect::<Result<Vec<_>>>()?;
+        check_same_tokens(&scores)?;
+        check_shards(&sources.val_shards, &scores)?;
+        let model = model(&sources.run)?;
         Ok(Report {
             kind: "report".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             corpus: sources.corpus.clone(),
             train: text(&train),
             val: text(&val),
-            model: model(&sources.run)?,
-            unigram: unigram_baseline(&train, &val)?,
-            scores: sources.scores.iter().map(|path| score(path)).collect::<Result<_>>()?,
+            unigram: unigram_baseline(&train, &val, &held_out(&model, &scores)?)?,
+            model,
+            scores: scores.iter().map(score).collect::<Result<_>>()?,
             training: training(&sources.run.join("metrics.jsonl"))?,
             sampling,
             samples,
@@ -117,11 +127,7 @@ impl Records {
     }
 
     fn number(&self, key: &str) -> Result<f64> {
-        self.optional(key).ok_or_else(|| self.missing(key))
-    }
-
-    fn optional(&self, key: &str) -> Option<f64> {
-        self.last.get(key).and_then(Value::as_f64)
+        self.last.get(key).and_then(Value::as_f64).ok_or_else(|| self.missing(key))
     }
 
     /// An option of the run, as text.
@@ -130,30 +136,63 @@ impl Records {
     }
 }
 
-fn score(path: &Path) -> Result<Score> {
-    let mut numbers = Vec::new();
-    let records = Records::read(path, "summary", |object| {
-        if object.get("type").and_then(Value::as_str) == Some("sequence") {
-            numbers.extend(object.get("index").and_then(Value::as_u64));
+/// Refuses scores of other shards than the held-out ones.
+fn check_shards(val: &Path, scores: &[ScoreFile]) -> Result<()> {
+    let input = if val.is_dir() { Input::of_folder(val)? } else { Input::of_file(val)? };
+    for file in scores {
+        if let Some(hash) = file.shards_hash().filter(|hash| *hash != input.xxh3) {
+            return Err(Error::input_at(
+                &file.path,
+                format!("scores shards {hash}, {} is {}; score those", val.display(), input.xxh3),
+            ));
         }
-    })?;
-    refuse_repeats(path, numbers)?;
+    }
+    Ok(())
+}
+
+/// The tokens that the scores are of: those of the file that has most of them.
+fn held_out(model: &Model, scores: &[ScoreFile]) -> Result<HeldOut> {
+    let block_size = model.config.get("block_size").and_then(Value::as_u64).unwrap_or(1024);
+    let mut held_out =
+        HeldOut { block_size: block_size as usize, blocks: None, given: 0, bytes: None };
+    let mut most = None;
+    for file in scores {
+        let summary = file.summary()?;
+        if file.sequences.iter().any(|record| record.spans.is_some()) {
+            return Err(Error::input_at(
+                &file.path,
+                "scores held-out spans (--cloze), a report is of whole blocks; put it into a --table",
+            ));
+        }
+        if most.is_none_or(|count| summary.token_count > count) {
+            most = Some(summary.token_count);
+            held_out.given = summary.given_tokens as usize;
+            held_out.blocks = Some(file.sequences.iter().map(|record| record.index).collect());
+            held_out.bytes = file.sequences.iter().map(|record| record.bytes).sum();
+        }
+    }
+    Ok(held_out)
+}
+
+fn score(file: &ScoreFile) -> Result<Score> {
+    refuse_repeats(file)?;
+    let summary = file.summary()?;
     let of_file = || {
-        let ckpt = records.option("ckpt")?;
+        let ckpt = file.option("ckpt")?;
         Some(Path::new(&ckpt).file_stem()?.to_string_lossy().into_owned())
     };
-    let nameless = || Error::input_at(path, "the run record names no weights");
+    let nameless = || Error::input_at(&file.path, "the run record names no weights");
     Ok(Score {
-        weights: records.option("weights").or_else(of_file).ok_or_else(nameless)?,
-        orders: (records.last.get("bound").and_then(Value::as_str).map(str::to_owned))
-            .or_else(|| records.option("orders"))
-            .unwrap_or_else(|| "uniform".into()),
-        sequences: records.whole("sequences")?,
-        token_count: records.whole("token_count")?,
-        nll_nats_per_token: records.number("nll_nats_per_token")?,
-        std_error: records.optional("std_error"),
-        perplexity: records.number("perplexity")?,
-        bits_per_byte: records.optional("bits_per_byte"),
+        weights: file.option("weights").or_else(of_file).ok_or_else(nameless)?,
+        orders: order(file, summary),
+        estimate: estimate(summary),
+        sequences: summary.sequences,
+        token_count: summary.token_count,
+        given_token_count: summary.given_tokens * summary.sequences,
+        nll_nats_per_token: summary.nll_nats_per_token,
+        std_error: summary.std_error,
+        perplexity: summary.perplexity,
+        bits_per_byte: summary.bits_per_byte,
     })
 }
 
@@ -161,13 +200,14 @@ fn score(path: &Path) -> Result<Score> {
 ///
 /// # Errors
 /// Names the first such sequence.
-pub(super) fn refuse_repeats(path: &Path, mut numbers: Vec<u64>) -> Result<()> {
+pub(super) fn refuse_repeats(file: &ScoreFile) -> Result<()> {
+    let mut numbers: Vec<u64> = file.sequences.iter().map(|record| record.index).collect();
     numbers.sort_unstable();
     match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(()),
         Some(pair) => {
             let what = format!("sequence {} stands there twice; score the set again", pair[0]);
-            Err(Error::input_at(path, what))
+            Err(Error::input_at(&file.path, what))
         }
     }
 }

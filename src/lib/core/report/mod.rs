@@ -1,10 +1,12 @@
 //! The report at the end of a pipeline: what was trained, on what, and how well it scores.
 //!
 //! [`Report::gather`] reads only what the stages wrote (manifests, `metrics.jsonl`, a checkpoint's
-//! header, score and sample records) and the shards, for the unigram baseline. `docs/formats.md`
+//! header, score and sample records) and the shards, for the unigram baseline. All scores in it are of
+//! the same tokens, the baseline's too. `docs/formats.md`
 //! names the keys; [`Report::to_text`] is the same for people. [`score_table`] sets scores alone.
 
 mod gather;
+mod set;
 mod table;
 mod text;
 mod unigram;
@@ -14,7 +16,7 @@ use serde_json::Value;
 
 pub use gather::Sources;
 pub use table::score_table;
-pub use unigram::{Unigram, unigram_baseline};
+pub use unigram::{HeldOut, Unigram, unigram_baseline};
 
 /// Everything that `summary.json` holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,15 +75,21 @@ pub struct Model {
 pub struct Score {
     /// `raw`, `ema:0.99`, or the stem of a checkpoint file.
     pub weights: String,
-    /// The order SPEC, or an encoder's bound.
+    /// The order SPEC, or `random masks`.
     pub orders: String,
+    /// What the number is: `exact`, or the bound by its form and number of draws.
+    #[serde(default)]
+    pub estimate: String,
     /// Blocks scored.
     pub sequences: u64,
     /// Tokens scored.
     pub token_count: u64,
+    /// Tokens of these blocks that the model was given.
+    #[serde(default)]
+    pub given_token_count: u64,
     /// Mean over tokens; for several orders the any-order bound.
     pub nll_nats_per_token: f64,
-    /// Its standard error over sequences.
+    /// Its standard error.
     pub std_error: Option<f64>,
     /// exp of the mean.
     pub perplexity: f64,

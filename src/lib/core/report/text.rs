@@ -63,24 +63,74 @@ impl Report {
     }
 
     fn write_scores(&self, out: &mut String) -> std::fmt::Result {
-        let row = |out: &mut String, cells: [&str; 6]| {
-            let [weights, orders, nll, error, perplexity, bits] = cells;
-            writeln!(out, "{weights:<12}{orders:<12}{nll:>12}{error:>12}{perplexity:>12}{bits:>11}")
+        let row = |out: &mut String, cells: [&str; 8]| {
+            let [weights, orders, estimate, tokens, nll, error, perplexity, bits] = cells;
+            writeln!(
+                out,
+                "{weights:<12} {orders:<12} {estimate:<18} {tokens:>11}{nll:>11}{error:>10}\
+                 {perplexity:>11}{bits:>10}"
+            )
         };
         writeln!(out)?;
-        row(out, ["held out", "order", "nats/token", "std error", "perplexity", "bits/byte"])?;
+        row(
+            out,
+            [
+                "held out",
+                "order",
+                "estimate",
+                "tokens",
+                "nats/token",
+                "std error",
+                "perplexity",
+                "bits/byte",
+            ],
+        )?;
         let bits = |bits: Option<f64>| bits.map_or("-".into(), |b| format!("{b:.3}"));
         let unigram = &self.unigram;
-        let nll = format!("{:.4}", unigram.nll_nats_per_token);
-        let perplexity = format!("{:.1}", unigram.perplexity);
-        row(out, ["unigram", "none", &nll, "-", &perplexity, &bits(unigram.bits_per_byte)])?;
+        let (nll, tokens) = (unigram.nll_nats_per_token, grouped(unigram.token_count));
+        let (of_unigram, nats) = (perplexity(nll, 1), format!("{nll:.4}"));
+        let of_bytes = bits(unigram.bits_per_byte);
+        row(out, ["unigram", "none", "exact", &tokens, &nats, "-", &of_unigram, &of_bytes])?;
         for score in &self.scores {
-            let nll = format!("{:.4}", score.nll_nats_per_token);
+            let nll = score.nll_nats_per_token;
+            let (nats, perplexity) = (format!("{nll:.4}"), perplexity(nll, 1));
             let error = score.std_error.map_or("-".into(), |e| format!("{e:.4}"));
-            let perplexity = format!("{:.1}", score.perplexity);
-            let bits = bits(score.bits_per_byte);
-            row(out, [&score.weights, &score.orders, &nll, &error, &perplexity, &bits])?;
+            let (tokens, bits) = (grouped(score.token_count), bits(score.bits_per_byte));
+            let (weights, orders) = (&score.weights, &score.orders);
+            row(
+                out,
+                [weights, orders, &score.estimate, &tokens, &nats, &error, &perplexity, &bits],
+            )?;
+        }
+        let given = self.scores.iter().map(|score| score.given_token_count).max().unwrap_or(0);
+        if given > 0 {
+            writeln!(
+                out,
+                "Up to {} tokens of these blocks are given and not scored.",
+                grouped(given)
+            )?;
         }
         Ok(())
+    }
+}
+
+/// exp(nll) with so many decimals; a power of ten where it is large, one of e where no float holds it.
+pub(super) fn perplexity(nll: f64, decimals: usize) -> String {
+    match nll.exp() {
+        large if large.is_infinite() => format!("e^{nll:.1}"),
+        large if large >= 1e7 => format!("{large:.2e}"),
+        small => format!("{small:.decimals$}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_perplexity_beyond_all_floats_is_a_power_and_never_inf() {
+        assert_eq!(perplexity(2f64.ln(), 2), "2.00");
+        assert_eq!(perplexity(30.0, 2), "1.07e13");
+        assert_eq!(perplexity(812.34, 2), "e^812.3");
     }
 }

@@ -1,15 +1,16 @@
 //! Two models on the same sequences: the difference of their scores, with its error.
 //!
 //! Pairing by sequence takes out what both share, the difficulty of the text (and, where both were
-//! scored along the same orders, of the orders): the error of the difference is far below those of
-//! the two means.
+//! scored along the same orders or at the same levels, of these): the error of the difference is far
+//! below those of the two means. It is made as that of a mean is, of the differences.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ScoreFile;
+use super::errors::{Design, Part, Residuals};
+use super::{Cluster, Levels, ScoreFile};
 use crate::{Error, Result, stats};
 
 /// The record that `ao-score --compare A B` writes.
@@ -31,11 +32,23 @@ pub struct Comparison {
     pub nll_nats_per_token_b: f64,
     /// a − b, over all tokens.
     pub difference_nats_per_token: f64,
-    /// Of the difference, over sequences; null for fewer than two.
+    /// Of the difference, over sequences or documents as `cluster` says; null for fewer than two.
     pub std_error: Option<f64>,
-    /// difference − 1.96·std_error.
+    /// The part of it that is due to the choice of orders, where both have as many, two or more.
+    pub std_error_orders: Option<f64>,
+    /// What counts as independent.
+    pub cluster: Cluster,
+    /// How many of these there are.
+    pub clusters: u64,
+    /// The error with each block independent.
+    pub std_error_blocks: Option<f64>,
+    /// The error with blocks of one document taken together, where documents are known.
+    pub std_error_documents: Option<f64>,
+    /// Of Student's t in the interval.
+    pub degrees_of_freedom: f64,
+    /// Lower end of the 95 % interval, by Student's t.
     pub difference_low: Option<f64>,
-    /// difference + 1.96·std_error.
+    /// Its upper end.
     pub difference_high: Option<f64>,
     /// exp(difference): the perplexity of a over that of b.
     pub perplexity_ratio: f64,
@@ -45,23 +58,27 @@ pub struct Comparison {
     pub warnings: Vec<String>,
 }
 
-/// Compares two files of scores by sequence.
+/// Compares two files of scores by sequence. `cluster` says what counts as independent where it is
+/// not what the first file says.
 ///
 /// # Errors
 /// When one was interrupted, or they are not of the same sequences and tokens.
-pub fn compare(a: &Path, b: &Path) -> Result<Comparison> {
+pub fn compare(a: &Path, b: &Path, cluster: Option<Cluster>) -> Result<Comparison> {
     let (a, b) = (ScoreFile::read(a)?, ScoreFile::read(b)?);
     a.summary()?;
     b.summary()?;
     check_same_set(&a, &b)?;
-    let tokens: Vec<u64> = a.sequences.iter().map(|r| r.token_count).collect();
-    let sums = |file: &ScoreFile| file.sequences.iter().map(|r| r.nll_nats).collect::<Vec<_>>();
-    let (of_a, of_b) = (sums(&a), sums(&b));
-    let differences: Vec<f64> = of_a.iter().zip(&of_b).map(|(a, b)| a - b).collect();
-    let mean = stats::mean_per_token(&differences, &tokens);
-    let std_error = Some(mean.std_error).filter(|e| e.is_finite());
-    let low = std_error.map(|e| mean.mean - 1.96 * e);
-    let high = std_error.map(|e| mean.mean + 1.96 * e);
+    let tokens = a.sequences.iter().map(|r| r.token_count).sum::<u64>();
+    let (of_a, of_b) = (parts(&a), parts(&b));
+    let mean = |parts: &[Part]| parts.iter().map(Part::score).sum::<f64>() / tokens as f64;
+    let (mean_a, mean_b) = (mean(&of_a), mean(&of_b));
+    let difference = of_a.iter().zip(&of_b).map(|(a, b)| a.score() - b.score()).sum::<f64>();
+    let difference = difference / tokens as f64;
+    let levels = |file: &ScoreFile| Ok(Design::of(&file.summary()?.orders, None).levels);
+    let residuals = residuals((&of_a, levels(&a)?), (&of_b, levels(&b)?));
+    let errors = residuals.errors(cluster.or_else(|| a.cluster()));
+    let interval = stats::interval(difference, errors.all, errors.degrees_of_freedom);
+    let (low, high) = interval.unzip();
     let better = match low.zip(high) {
         Some((low, _)) if low > 0.0 => "b",
         Some((_, high)) if high < 0.0 => "a",
@@ -71,18 +88,43 @@ pub fn compare(a: &Path, b: &Path) -> Result<Comparison> {
         r#type: "comparison".into(),
         a: a.path.display().to_string(),
         b: b.path.display().to_string(),
-        sequences: mean.sequences,
-        token_count: mean.tokens,
-        nll_nats_per_token_a: stats::mean_per_token(&of_a, &tokens).mean,
-        nll_nats_per_token_b: stats::mean_per_token(&of_b, &tokens).mean,
-        difference_nats_per_token: mean.mean,
-        std_error,
+        sequences: of_a.len() as u64,
+        token_count: tokens,
+        nll_nats_per_token_a: mean_a,
+        nll_nats_per_token_b: mean_b,
+        difference_nats_per_token: difference,
+        std_error: errors.all,
+        std_error_orders: errors.draws,
+        cluster: errors.cluster,
+        clusters: errors.clusters,
+        std_error_blocks: errors.by_block,
+        std_error_documents: errors.by_document,
+        degrees_of_freedom: errors.degrees_of_freedom,
         difference_low: low,
         difference_high: high,
-        perplexity_ratio: mean.mean.exp(),
+        perplexity_ratio: difference.exp(),
         better: better.into(),
         warnings: warnings(&a, &b)?,
     })
+}
+
+fn parts(file: &ScoreFile) -> Vec<Part> {
+    file.sequences.iter().map(Part::from).collect()
+}
+
+/// Residuals of the differences: of each draw where the draws of both are at the same levels, else
+/// of the sequences.
+fn residuals(a: (&[Part], Option<Levels>), b: (&[Part], Option<Levels>)) -> Residuals {
+    let alike = a.0.iter().zip(b.0).all(|(a, b)| a.draws.len() == b.draws.len());
+    if a.1 != b.1 || !alike {
+        return Residuals::of(a.0, a.1).minus(&Residuals::of(b.0, b.1));
+    }
+    let pairs = a.0.iter().zip(b.0).map(|(a, b)| Part {
+        draws: a.draws.iter().zip(&b.draws).map(|(a, b)| a - b).collect(),
+        document: a.document.or(b.document),
+        ..a.clone()
+    });
+    Residuals::of(&pairs.collect::<Vec<_>>(), a.1)
 }
 
 impl Comparison {

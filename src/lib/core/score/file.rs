@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{SequenceRecord, Summary};
+use super::{Cluster, SequenceRecord, Summary};
 use crate::format::jsonl;
 use crate::{Error, Result};
 
@@ -67,6 +67,16 @@ impl ScoreFile {
         })
     }
 
+    /// An option of the run that is text.
+    pub fn option(&self, key: &str) -> Option<String> {
+        self.run.get("config")?.get(key)?.as_str().map(str::to_owned)
+    }
+
+    /// What the run was told to take for independent.
+    pub fn cluster(&self) -> Option<Cluster> {
+        serde_json::from_value(self.run.get("config")?.get("cluster")?.clone()).ok()
+    }
+
     /// The hash of the shards that were scored.
     pub fn shards_hash(&self) -> Option<&str> {
         let shards = self.run.get("config")?.get("shards")?;
@@ -97,6 +107,7 @@ const NEUTRAL: &[&str] = &[
     "ensemble_orders",
     "model_config",
     "elbo",
+    "cluster",
 ];
 /// Options that cut the work.
 const CUTTING: &[&str] = &["skip", "max_sequences"];

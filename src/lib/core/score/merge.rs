@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::record::Cost;
-use super::{Estimate, Fingerprint, ScoreFile, Setting, Totals};
+use super::{Cluster, Design, Estimate, Fingerprint, ScoreFile, Setting, Totals};
 use crate::cli::{Input, OutputArgs, VERSION};
 use crate::format::jsonl;
 use crate::{Error, Result};
@@ -14,12 +14,18 @@ use crate::{Error, Result};
 pub const ONE_ORDER: &str = "one_order_xxh3";
 
 /// Joins the files: a run record, the sequences by number, and the summary that an unbroken run
-/// would have written but for its time. `warn` is told of gaps.
+/// would have written but for its time. `cluster` says what counts as independent where it is not
+/// what the first part says; `warn` is told of gaps.
 ///
 /// # Errors
 /// When a part was interrupted, two parts share a sequence, or they differ in a setting that
 /// decides numbers.
-pub fn merge(paths: &[PathBuf], output: &OutputArgs, warn: impl Fn(&str)) -> Result<()> {
+pub fn merge(
+    paths: &[PathBuf],
+    output: &OutputArgs,
+    cluster: Option<Cluster>,
+    warn: impl Fn(&str),
+) -> Result<()> {
     let mut parts = paths.iter().map(|p| ScoreFile::read(p)).collect::<Result<Vec<_>>>()?;
     for part in &parts {
         part.summary()?;
@@ -56,12 +62,14 @@ pub fn merge(paths: &[PathBuf], output: &OutputArgs, warn: impl Fn(&str)) -> Res
 
     let mut sink = output.open()?;
     sink.put(&jsonl::line(&run)?)?;
-    let mut totals = Totals::new();
+    let setting = setting(&parts)?;
+    let design = Design::of(&setting.orders, cluster.or_else(|| first.cluster()));
+    let mut totals = Totals::new(design);
     for record in parts.iter().flat_map(|p| &p.sequences) {
         totals.add(record);
         sink.put(&jsonl::line(record)?)?;
     }
-    sink.put(&jsonl::line(&totals.summary(setting(&parts)?, cost(&parts)?))?)?;
+    sink.put(&jsonl::line(&totals.summary(setting, cost(&parts)?))?)?;
     sink.finish()
 }
 

@@ -6,8 +6,10 @@
 //! order of the sequences, so a merged or resumed summary has the bits of an unbroken one.
 
 mod compare;
+mod errors;
 mod file;
 mod given;
+mod levels;
 mod masks;
 mod merge;
 pub mod orderings;
@@ -18,8 +20,10 @@ mod spans;
 mod texts;
 
 pub use compare::{Comparison, compare};
+pub use errors::{Cluster, Design, Errors, FEWEST_DOCUMENTS};
 pub use file::{Fingerprint, ScoreFile};
 pub use given::{Contexts, GivenOrderings};
+pub use levels::{Levels, STRATA};
 pub use masks::{GivenMask, GivenMasks};
 pub use merge::{ONE_ORDER, merge};
 pub use record::{

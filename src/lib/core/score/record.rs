@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::errors::{Cluster, Design, Errors, Part, Residuals};
 use crate::stats;
 
 /// What a number is of −log p of the text.
@@ -26,6 +27,9 @@ pub struct SequenceRecord {
     pub index: u64,
     /// Scored tokens; with a subset of positions the tokens that it stands for.
     pub token_count: u64,
+    /// Where in the shards the document begins that most of its tokens are of, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<u64>,
     /// What the number is.
     pub estimate: Estimate,
     /// Sum over the scored tokens, the mean of it over orders.
@@ -42,9 +46,10 @@ pub struct SequenceRecord {
     /// How many positions were scored, where that is a random subset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions_scored: Option<u64>,
-    /// Standard error of `nll_nats` that is due to the choice of the subset.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub std_error_positions_nats: Option<f64>,
+    /// Standard error of `nll_nats` that is due to the choice of the subset; null where it is of one
+    /// position.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub std_error_positions_nats: Option<Option<f64>>,
     /// The held-out spans, (first position, length) each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spans: Option<Vec<[u64; 2]>>,
@@ -70,6 +75,7 @@ impl SequenceRecord {
             r#type: "sequence".into(),
             index,
             token_count,
+            document: None,
             estimate,
             nll_nats: mean,
             perplexity: (mean / token_count as f64).exp(),
@@ -140,21 +146,36 @@ pub struct Summary {
     pub estimate: Estimate,
     /// Mean over all tokens.
     pub nll_nats_per_token: f64,
-    /// Of the mean, over sequences.
+    /// Of the mean, over sequences or documents as `cluster` says.
     pub std_error: Option<f64>,
     /// The part of it that is due to the choice of orders; unknown with one random order.
     pub std_error_orders: Option<f64>,
     /// The part that is due to the choice of sequences.
     pub std_error_sequences: Option<f64>,
     /// The part that is due to the choice of positions, where a subset was scored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub std_error_positions: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub std_error_positions: Option<Option<f64>>,
+    /// What counts as independent in `std_error`.
+    #[serde(default = "blocks")]
+    pub cluster: Cluster,
+    /// How many of these there are.
+    #[serde(default)]
+    pub clusters: u64,
+    /// The error with each block independent.
+    #[serde(default)]
+    pub std_error_blocks: Option<f64>,
+    /// The error with blocks of one document taken together, where documents are known.
+    #[serde(default)]
+    pub std_error_documents: Option<f64>,
+    /// Of Student's t in the interval.
+    #[serde(default)]
+    pub degrees_of_freedom: f64,
     /// exp of the mean.
     #[serde(deserialize_with = "number_or_null")]
     pub perplexity: f64,
-    /// exp(mean − 1.96·std_error).
+    /// exp of the lower end of the mean's 95 % interval, by Student's t.
     pub perplexity_low: Option<f64>,
-    /// exp(mean + 1.96·std_error).
+    /// exp of its upper end.
     pub perplexity_high: Option<f64>,
     /// NLL in bits over the bytes of the scored tokens, where a tokenizer is known.
     pub bits_per_byte: Option<f64>,
@@ -245,99 +266,135 @@ pub struct Cost {
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// Sums of the sequences scored so far, in their order.
+/// Sequences between two looks at whether enough are scored.
+pub const STEP_OF_SEQUENCES: u64 = 32;
+/// Fewest orders whose spread is trusted.
+pub const FEWEST_ORDERS: usize = 4;
+/// Fewest degrees of freedom of the spread of orders, over all sequences.
+pub const FEWEST_DEGREES: usize = 32;
+
+/// Scores of the sequences so far, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    sums: Vec<f64>,
-    tokens: Vec<u64>,
+    design: Design,
+    parts: Vec<Part>,
     /// One list of sums for each size of the ensemble.
     curves: Vec<Vec<f64>>,
-    /// Σ over sequences of the variance of the mean over orders.
-    order_variance: f64,
-    /// Σ over sequences of the variance that the subset of positions brings.
-    position_variance: Option<f64>,
+    /// Σ over sequences of the variance that the subset of positions brings; `Some(None)` where a
+    /// subset was too small to tell.
+    position_variance: Option<Option<f64>>,
     bytes: Option<u64>,
 }
 
 impl Totals {
-    /// Nothing scored yet.
-    pub fn new() -> Totals {
-        Totals { bytes: Some(0), ..Totals::default() }
+    /// Nothing scored yet, of draws that are made by `design`.
+    pub fn new(design: Design) -> Totals {
+        Totals { design, bytes: Some(0), ..Totals::default() }
     }
 
     /// Adds one sequence.
     pub fn add(&mut self, record: &SequenceRecord) {
-        self.sums.push(record.nll_nats);
-        self.tokens.push(record.token_count);
-        if let Some(sums) = &record.nll_nats_orders {
-            let k = sums.len() as f64;
-            let squares: f64 = sums.iter().map(|s| (s - record.nll_nats).powi(2)).sum();
-            self.order_variance += squares / (k - 1.0) / k;
-        }
+        self.parts.push(Part::from(record));
         let curve = record.nll_nats_curve.as_deref().unwrap_or_default();
         self.curves.resize(curve.len().max(self.curves.len()), Vec::new());
         for (sums, &sum) in self.curves.iter_mut().zip(curve) {
             sums.push(sum);
         }
         if let Some(error) = record.std_error_positions_nats {
-            *self.position_variance.get_or_insert(0.0) += error * error;
+            let before = self.position_variance.unwrap_or(Some(0.0));
+            self.position_variance = Some(before.zip(error).map(|(sum, e)| sum + e * e));
         }
         self.bytes = self.bytes.zip(record.bytes).map(|(sum, bytes)| sum + bytes);
     }
 
-    /// The mean per token so far.
-    pub fn mean(&self) -> stats::Mean {
-        stats::mean_per_token(&self.sums, &self.tokens)
+    /// How the draws were made.
+    pub fn design(&self) -> Design {
+        self.design
     }
 
-    /// The standard error of the mean that the choice of orders brings, from two orders a sequence
-    /// on.
-    pub fn std_error_orders(&self) -> f64 {
-        self.order_variance.sqrt() / self.tokens.iter().sum::<u64>() as f64
+    /// Sequences so far.
+    pub fn sequences(&self) -> u64 {
+        self.parts.len() as u64
+    }
+
+    fn tokens(&self) -> u64 {
+        self.parts.iter().map(|p| p.tokens).sum()
+    }
+
+    fn nats(&self) -> f64 {
+        self.parts.iter().map(Part::score).sum()
+    }
+
+    /// The mean per token so far.
+    pub fn mean(&self) -> f64 {
+        self.nats() / self.tokens() as f64
+    }
+
+    /// Its errors.
+    pub fn errors(&self) -> Errors {
+        Residuals::of(&self.parts, self.design.levels).errors(self.design.cluster)
+    }
+
+    /// The error at which a run that adds sequences may stop; `None` but after every
+    /// [`STEP_OF_SEQUENCES`], so that where it stops does not depend on batches.
+    pub fn whole_error(&self) -> Option<f64> {
+        let due = self.sequences() > 0 && self.sequences().is_multiple_of(STEP_OF_SEQUENCES);
+        if due { self.errors().all } else { None }
+    }
+
+    /// The error at which a run that adds orders may stop; `None` with fewer than [`FEWEST_ORDERS`]
+    /// of each sequence, or with fewer than [`FEWEST_DEGREES`] degrees of freedom over all.
+    pub fn order_noise(&self) -> Option<f64> {
+        let orders = self.parts.first().map_or(0, |p| p.draws.len());
+        let degrees = self.parts.len() * orders.saturating_sub(1);
+        let enough = orders >= FEWEST_ORDERS && degrees >= FEWEST_DEGREES;
+        if enough { self.errors().draws } else { None }
     }
 
     /// The summary of what was added.
     pub fn summary(&self, setting: Setting, cost: Cost) -> Summary {
-        let mean = self.mean();
-        let std_error = finite(mean.std_error);
-        let of_orders = if setting.estimate == Estimate::Exact {
-            Some(0.0)
-        } else if setting.orders_per_sequence > 1 {
-            Some(self.std_error_orders())
-        } else {
-            None
-        };
-        let of_sequences = std_error
-            .zip(of_orders)
-            .map(|(all, orders)| (all * all - orders * orders).max(0.0).sqrt());
-        let bits = self.sums.iter().sum::<f64>() / std::f64::consts::LN_2;
+        let (mean, tokens, errors) = (self.mean(), self.tokens(), self.errors());
+        let exact = setting.estimate == Estimate::Exact;
+        let of_orders = if exact { Some(0.0) } else { errors.draws };
+        let of_sequences = if exact { errors.all } else { errors.sequences };
+        let interval = stats::interval(mean, errors.all, errors.degrees_of_freedom);
+        let bits = self.nats() / std::f64::consts::LN_2;
         let bits_per_byte = self.bytes.filter(|&bytes| bytes > 0).map(|bytes| bits / bytes as f64);
+        let of_positions = self.position_variance.map(|v| v.map(|v| v.sqrt() / tokens as f64));
         let mut notes = Vec::new();
-        if std_error.is_none() {
+        if errors.all.is_none() {
             notes.push("a standard error needs two sequences");
         }
         if of_orders.is_none() {
             notes.push("order noise needs two orders a sequence (--mc)");
+        }
+        if of_positions == Some(None) {
+            notes.push("the error of a choice of positions needs two of them (--positions)");
         }
         if bits_per_byte.is_none() {
             notes.push("bits per byte need a tokenizer (--tokenizer)");
         }
         Summary {
             r#type: "summary".into(),
-            sequences: mean.sequences,
-            token_count: mean.tokens,
+            sequences: self.sequences(),
+            token_count: tokens,
             orders_per_sequence: setting.orders_per_sequence,
             ensemble: setting.ensemble,
             given_tokens: setting.given_tokens,
             estimate: setting.estimate,
-            nll_nats_per_token: mean.mean,
-            std_error,
+            nll_nats_per_token: mean,
+            std_error: errors.all,
             std_error_orders: of_orders,
             std_error_sequences: of_sequences,
-            std_error_positions: self.position_variance.map(|v| v.sqrt() / mean.tokens as f64),
-            perplexity: mean.mean.exp(),
-            perplexity_low: std_error.map(|e| (mean.mean - 1.96 * e).exp()),
-            perplexity_high: std_error.map(|e| (mean.mean + 1.96 * e).exp()),
+            std_error_positions: of_positions,
+            cluster: errors.cluster,
+            clusters: errors.clusters,
+            std_error_blocks: errors.by_block,
+            std_error_documents: errors.by_document,
+            degrees_of_freedom: errors.degrees_of_freedom,
+            perplexity: mean.exp(),
+            perplexity_low: interval.map(|(low, _)| low.exp()),
+            perplexity_high: interval.map(|(_, high)| high.exp()),
             bits_per_byte,
             ensemble_curve: setting.curve.map(|sizes| self.curve(&sizes)),
             seconds: cost.seconds,
@@ -358,12 +415,14 @@ impl Totals {
             .iter()
             .zip(&self.curves)
             .map(|(&ensemble, sums)| {
-                let mean = stats::mean_per_token(sums, &self.tokens);
+                let with = |(part, &sum): (&Part, &f64)| Part { draws: vec![sum], ..part.clone() };
+                let parts: Vec<Part> = self.parts.iter().zip(sums).map(with).collect();
+                let mean = sums.iter().sum::<f64>() / self.tokens() as f64;
                 CurvePoint {
                     ensemble,
-                    nll_nats_per_token: mean.mean,
-                    std_error: finite(mean.std_error),
-                    perplexity: mean.mean.exp(),
+                    nll_nats_per_token: mean,
+                    std_error: Residuals::of(&parts, None).errors(self.design.cluster).all,
+                    perplexity: mean.exp(),
                 }
             })
             .collect()
@@ -375,8 +434,13 @@ fn number_or_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::E
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-fn finite(x: f64) -> Option<f64> {
-    Some(x).filter(|x| x.is_finite())
+/// A key that is there, `null` or not.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<f64>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+fn blocks() -> Cluster {
+    Cluster::Block
 }
 
 #[cfg(test)]

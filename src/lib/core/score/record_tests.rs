@@ -18,7 +18,7 @@ fn setting(orders_per_sequence: u64, estimate: Estimate) -> Setting {
 }
 
 fn summary(rows: &[(u64, &[f64])], orders: u64, estimate: Estimate) -> Summary {
-    let mut totals = Totals::new();
+    let mut totals = Totals::new(Design::default());
     for (i, (tokens, sums)) in rows.iter().enumerate() {
         totals.add(&SequenceRecord::new(i as u64, *tokens, estimate, sums.to_vec(), Some(10)));
     }
@@ -57,4 +57,50 @@ fn a_single_sequence_has_no_standard_error() {
     let s = summary(&[(4, &[8.0])], 1, Estimate::Exact);
     assert_eq!((s.std_error, s.perplexity_low), (None, None));
     assert!(s.note.unwrap().contains("two sequences"));
+}
+
+#[test]
+fn blocks_of_one_document_are_taken_together_where_there_are_twenty_documents() {
+    // Each document's two blocks say the same: the error is that of 20 documents, not of 40 blocks.
+    let totals = |documents: u64, cluster| {
+        let mut totals = Totals::new(Design { levels: None, cluster });
+        for i in 0..2 * documents {
+            let sum = ((i / 2 * 7) % 11) as f64;
+            let mut record = SequenceRecord::new(i, 4, Estimate::Exact, vec![sum], None);
+            record.document = Some(i / 2 * 8);
+            totals.add(&record);
+        }
+        totals.summary(setting(1, Estimate::Exact), Cost::default())
+    };
+    let s = totals(20, None);
+    assert_eq!((s.cluster, s.clusters, s.degrees_of_freedom), (Cluster::Document, 20, 19.0));
+    let sums: Vec<f64> = (0..20).map(|d| 2.0 * ((d * 7) % 11) as f64).collect();
+    let expected = stats::mean_per_token(&sums, &[8; 20]).std_error;
+    assert!((s.std_error.unwrap() - expected).abs() < 1e-12);
+    assert_eq!(s.std_error, s.std_error_documents);
+    let (low, _) = stats::interval(s.nll_nats_per_token, s.std_error, 19.0).unwrap();
+    assert_eq!(s.perplexity_low, Some(low.exp()));
+    // With fewer, or when told so, blocks count, and the other error stands beside.
+    for s in [totals(20, Some(Cluster::Block)), totals(19, None)] {
+        assert_eq!(s.cluster, Cluster::Block);
+        assert_eq!(s.std_error, s.std_error_blocks);
+        assert!(s.std_error_documents.unwrap() > 1.3 * s.std_error.unwrap());
+    }
+    assert_eq!(totals(19, Some(Cluster::Document)).clusters, 19);
+}
+
+#[test]
+fn one_position_has_no_error_and_says_so() {
+    let mut totals = Totals::new(Design::default());
+    for (i, error) in [Some(0.5), None].into_iter().enumerate() {
+        let mut record = SequenceRecord::new(i as u64, 4, Estimate::Exact, vec![3.0], None);
+        record.std_error_positions_nats = Some(error);
+        let line = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<SequenceRecord>(&line).unwrap(), record);
+        totals.add(&record);
+    }
+    let s = totals.summary(setting(1, Estimate::Exact), Cost::default());
+    assert_eq!(s.std_error_positions, Some(None));
+    assert_eq!(serde_json::to_value(&s).unwrap()["std_error_positions"], Value::Null);
+    assert!(s.note.unwrap().contains("--positions"));
 }

@@ -18,6 +18,19 @@ pub struct Judge<'a> {
     pub tokenizer: Option<&'a Tokenizer>,
     /// Its real ids.
     pub vocab_used: usize,
+    /// Tokens that it reads at once; longer texts are read in chunks, each on its own.
+    pub context: usize,
+    /// Leading tokens of a chunk that it says nothing of.
+    pub given: usize,
+}
+
+impl Judge<'_> {
+    /// The chunks of a text that have a token that counts, with the positions of these.
+    pub fn chunks<'a>(&self, tokens: &'a [u32]) -> Vec<(&'a [u32], Vec<u32>)> {
+        let end = self.tokenizer.and_then(Tokenizer::eos_id);
+        let counted = |chunk| (chunk, self.protocol.counted(chunk, self.given, end));
+        tokens.chunks(self.context).map(counted).filter(|(_, c)| !c.is_empty()).collect()
+    }
 }
 
 /// One sample as the reference sees it.
@@ -34,7 +47,8 @@ pub struct Sample {
 /// Samples from a stream of JSON lines, one after the other.
 pub struct Samples<'a> {
     reader: jsonl::Reader<Box<dyn std::io::BufRead + Send>>,
-    judge: Judge<'a>,
+    /// By which rules.
+    pub judge: Judge<'a>,
     next: u64,
     /// How many were left out, by reason.
     pub excluded: BTreeMap<&'static str, u64>,
@@ -48,11 +62,12 @@ impl<'a> Samples<'a> {
     /// # Errors
     /// When it cannot be opened, or the protocol needs a tokenizer and there is none.
     pub fn open(path: &Path, judge: Judge<'a>) -> Result<Samples<'a>> {
-        if judge.protocol == Protocol::Mdlm && judge.tokenizer.is_none() {
-            return Err(Error::usage(
-                "--protocol mdlm: texts are tokenized for the reference, and no tokenizer.json \
-                 lies beside it; give --tokenizer",
-            ));
+        if judge.protocol.retokenizes() && judge.tokenizer.is_none() {
+            return Err(Error::usage(format!(
+                "--protocol {}: texts are tokenized for the reference, and no tokenizer.json lies \
+                 beside it; give --tokenizer",
+                judge.protocol
+            )));
         }
         let reader = jsonl::Reader::open(path)?;
         Ok(Samples { reader, judge, next: 0, excluded: BTreeMap::new(), run: None })
@@ -102,9 +117,11 @@ impl<'a> Samples<'a> {
                 Ok(tokens)
             }
             (Protocol::Sedd, None, Some(text), Some(tokenizer)) => tokenizer.encode(text),
-            (Protocol::Mdlm, _, Some(text), Some(tokenizer)) => self.again(tokenizer, text),
-            (Protocol::Mdlm, Some(tokens), None, Some(tokenizer)) => {
-                self.again(tokenizer, &tokenizer.decode_lossy(&tokens))
+            (_, Some(tokens), None, Some(tokenizer)) => {
+                self.again(tokenizer, &tokenizer.decode_lossy(&tokens), Some(tokens.len()))
+            }
+            (_, tokens, Some(text), Some(tokenizer)) => {
+                self.again(tokenizer, text, tokens.map(|t| t.len()))
             }
             (_, None, Some(_), None) => Err(Error::input(
                 self.reader.place(),
@@ -118,10 +135,14 @@ impl<'a> Samples<'a> {
         }
     }
 
-    /// A text's ids up to the first end of text.
-    fn again(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
-        let ids = tokenizer.encode(text)?;
-        Ok(cut_behind_end(&ids, tokenizer.eos_id()).to_vec())
+    /// A text's ids: all of them, but no more than the sampler's `length`; or up to the first end.
+    fn again(&self, tokenizer: &Tokenizer, text: &str, length: Option<usize>) -> Result<Vec<u32>> {
+        let mut ids = tokenizer.encode(text)?;
+        if self.judge.protocol == Protocol::MdlmFirst {
+            return Ok(cut_behind_end(&ids, tokenizer.eos_id()).to_vec());
+        }
+        ids.truncate(length.unwrap_or(usize::MAX));
+        Ok(ids)
     }
 
     /// Refuses tokens whose text, in the reference's vocabulary, is another one than beside them.
@@ -153,6 +174,7 @@ impl<'a> Samples<'a> {
             _ if tokens.iter().any(|&t| t as usize >= self.judge.vocab_used) => {
                 Err("id_beyond_vocabulary")
             }
+            _ if self.judge.chunks(&tokens).is_empty() => Err("nothing_counts"),
             _ => Ok(tokens),
         }
     }

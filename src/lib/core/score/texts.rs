@@ -1,21 +1,44 @@
 //! Sampled texts as token lists: how varied they are, and what a protocol makes of them.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 /// How generative perplexity is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// SEDD's and AO-GPT's: the sampler's own tokens; the arithmetic mean of the samples'
     /// perplexities.
     Sedd,
-    /// MDLM's: the text, tokenized again for the reference and cut behind the first end of text;
-    /// one perplexity over the tokens of all samples.
+    /// MDLM's: the whole text, tokenized again for the reference, in chunks of its context; of the
+    /// ends of text of a chunk only the first counts; one perplexity over the tokens of all samples.
     Mdlm,
+    /// The text tokenized again, up to its first end; one perplexity over the tokens of all samples.
+    MdlmFirst,
+}
+
+impl Protocol {
+    /// Whether texts are tokenized again for the reference.
+    pub fn retokenizes(self) -> bool {
+        self != Protocol::Sedd
+    }
+
+    /// The positions of a chunk whose tokens count, ascending; of the first `given` of them the
+    /// reference says nothing, and `end` is its end of text.
+    ///
+    /// Under [`Protocol::Mdlm`] the first token of a chunk never counts, whatever the reference
+    /// (MDLM's `diffusion.py`, @c112c52): an end of text that stands there is the chunk's first.
+    pub fn counted(self, chunk: &[u32], given: usize, end: Option<u32>) -> Vec<u32> {
+        let all = 0..chunk.len() as u32;
+        if self != Protocol::Mdlm {
+            return all.skip(given).collect();
+        }
+        let is_end = |at: u32| Some(chunk[at as usize]) == end;
+        let first = all.clone().find(|&at| is_end(at));
+        all.skip(given.max(1)).filter(|&at| !is_end(at) || Some(at) == first).collect()
+    }
 }
 
 impl std::fmt::Display for Protocol {
@@ -23,6 +46,7 @@ impl std::fmt::Display for Protocol {
         f.write_str(match self {
             Protocol::Sedd => "sedd",
             Protocol::Mdlm => "mdlm",
+            Protocol::MdlmFirst => "mdlm-first",
         })
     }
 }
@@ -77,44 +101,63 @@ fn distinct_share(tokens: &[u32], n: usize) -> Option<f64> {
     Some(distinct.len() as f64 / runs as f64)
 }
 
-/// Runs of n tokens over many texts: how many, and how many distinct ones.
-#[derive(Debug, Clone, Default)]
-struct Runs<T> {
-    seen: FxHashSet<T>,
-    total: u64,
-}
-
-impl<T: Eq + Hash> Runs<T> {
-    fn add(&mut self, runs: impl Iterator<Item = T>) {
-        for run in runs {
-            self.total += 1;
-            self.seen.insert(run);
-        }
-    }
-
-    fn share(&self) -> Option<f64> {
-        (self.total > 0).then(|| self.seen.len() as f64 / self.total as f64)
-    }
-}
+/// Tokens over which the distinct runs of a set are counted: the share falls with their number.
+pub const DISTINCT_TOKENS: usize = 10_000;
 
 /// How varied a set of texts is.
 #[derive(Debug, Clone, Default)]
 pub struct SetVariety {
     entropies: Vec<f64>,
     repetitions: Vec<f64>,
-    ones: Runs<u32>,
-    twos: Runs<[u32; 2]>,
-    threes: Runs<[u32; 3]>,
+    group: Group,
+    /// Shares of the groups of [`DISTINCT_TOKENS`] that are full.
+    full: Vec<[Option<f64>; 3]>,
+}
+
+/// Neighbouring texts of up to [`DISTINCT_TOKENS`] tokens.
+#[derive(Debug, Clone, Default)]
+struct Group {
+    tokens: usize,
+    /// Runs of 1, 2 and 3 tokens, a shorter one filled up with `u32::MAX`.
+    distinct: FxHashSet<[u32; 3]>,
+    seen: [usize; 3],
+    runs: [usize; 3],
+}
+
+impl Group {
+    fn add(&mut self, text: &[u32]) {
+        self.tokens += text.len();
+        for n in 1..=3 {
+            for run in text.windows(n) {
+                let mut key = [u32::MAX; 3];
+                key[..n].copy_from_slice(run);
+                self.runs[n - 1] += 1;
+                self.seen[n - 1] += usize::from(self.distinct.insert(key));
+            }
+        }
+    }
+
+    fn shares(&self) -> [Option<f64>; 3] {
+        std::array::from_fn(|n| {
+            (self.runs[n] > 0).then(|| self.seen[n] as f64 / self.runs[n] as f64)
+        })
+    }
 }
 
 impl SetVariety {
     /// Adds a text.
-    pub fn add(&mut self, tokens: &[u32], variety: &Variety) {
+    pub fn add(&mut self, mut tokens: &[u32], variety: &Variety) {
         self.entropies.push(variety.unigram_entropy_nats);
         self.repetitions.extend(variety.repetition);
-        self.ones.add(tokens.iter().copied());
-        self.twos.add(tokens.windows(2).map(|w| [w[0], w[1]]));
-        self.threes.add(tokens.windows(3).map(|w| [w[0], w[1], w[2]]));
+        while !tokens.is_empty() {
+            let (now, later) =
+                tokens.split_at(tokens.len().min(DISTINCT_TOKENS - self.group.tokens));
+            self.group.add(now);
+            if self.group.tokens == DISTINCT_TOKENS {
+                self.full.push(std::mem::take(&mut self.group).shares());
+            }
+            tokens = later;
+        }
     }
 
     /// The mean over texts of their unigram entropy, nats.
@@ -127,9 +170,19 @@ impl SetVariety {
         mean(&self.repetitions)
     }
 
-    /// Distinct runs over runs of 1, 2 and 3 tokens of all texts together.
+    /// Distinct runs over runs of 1, 2 and 3 tokens, never across two texts: the mean over groups of
+    /// [`DISTINCT_TOKENS`] neighbouring tokens, an incomplete last group left out. Of fewer tokens
+    /// in all, those of all of them.
     pub fn distinct(&self) -> [Option<f64>; 3] {
-        [self.ones.share(), self.twos.share(), self.threes.share()]
+        if self.full.is_empty() {
+            return self.group.shares();
+        }
+        std::array::from_fn(|n| mean(&self.full.iter().filter_map(|g| g[n]).collect::<Vec<_>>()))
+    }
+
+    /// The number of tokens that [`SetVariety::distinct`] is taken at.
+    pub fn distinct_tokens(&self) -> usize {
+        if self.full.is_empty() { self.group.tokens } else { DISTINCT_TOKENS }
     }
 }
 
@@ -177,6 +230,49 @@ mod tests {
         assert_eq!(set.distinct(), [Some(5.0 / 8.0), Some(4.0 / 6.0), Some(3.0 / 4.0)]);
         assert_eq!(set.repetition(), Some(0.0));
         assert_eq!(SetVariety::default().distinct(), [None; 3]);
+    }
+
+    #[test]
+    fn the_share_of_distinct_runs_does_not_fall_with_the_number_of_texts() {
+        let mut stream = crate::rng::Stream::new(1, crate::rng::Domain::Sample, 0);
+        let mut set = SetVariety::default();
+        let mut shares = Vec::new();
+        for count in 1..=400 {
+            let text: Vec<u32> = (0..600).map(|_| stream.below(2000)).collect();
+            set.add(&text, &Variety::of(&text));
+            if [20, 100, 400].contains(&count) {
+                shares.push(set.distinct());
+            }
+        }
+        assert_eq!(set.distinct_tokens(), DISTINCT_TOKENS);
+        // Of 10,000 draws from 2,000 ids all but a share of e^−5 are seen.
+        let expected = 0.2 * (1.0 - (-5f64).exp());
+        for share in shares {
+            assert!((share[0].unwrap() / expected - 1.0).abs() < 0.005, "{share:?}");
+        }
+        // The same text over and over shows, as groups hold several texts.
+        let text: Vec<u32> = (0..1000).collect();
+        let mut collapsed = SetVariety::default();
+        (0..30).for_each(|_| collapsed.add(&text, &Variety::of(&text)));
+        assert!((collapsed.distinct()[0].unwrap() - 0.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn of_the_ends_of_a_chunk_only_the_first_counts_and_the_chunks_first_token_never() {
+        const E: Option<u32> = Some(0);
+        let counted = |chunk: &[u32], given| Protocol::Mdlm.counted(chunk, given, E);
+        // a b E c d E f
+        for given in [0, 1] {
+            assert_eq!(counted(&[1, 2, 0, 3, 4, 0, 6], given), [1, 2, 3, 4, 6]);
+        }
+        // The end in front is the first one.
+        assert_eq!(counted(&[0, 1, 0, 2, 0], 1), [1, 3]);
+        assert_eq!(counted(&[0, 0, 0], 1), [0u32; 0]);
+        assert_eq!(Protocol::Mdlm.counted(&[1, 0, 0], 1, None), [1, 2]);
+        for protocol in [Protocol::Sedd, Protocol::MdlmFirst] {
+            assert_eq!(protocol.counted(&[1, 0, 2, 0], 1, E), [1, 2, 3]);
+            assert_eq!(protocol.counted(&[1, 0], 0, E), [0, 1]);
+        }
     }
 
     #[test]

@@ -86,6 +86,27 @@ impl Blocks {
         self.data.read(start, count, out)
     }
 
+    /// The first token of the document that most tokens of a block are of, by the documents'
+    /// lengths; not for stream packing, which has none.
+    pub(super) fn longest_document(&self, index: u64) -> Option<u64> {
+        let (start, count) = self.span(index);
+        let end = start + count as u64;
+        let entry = self.index[self.index.partition_point(|e| e.block <= index) - 1];
+        let mut best = (0, None);
+        let mut token = entry.token;
+        for length in documents_from(&self.data, entry.shard, entry.document) {
+            if token >= end {
+                break;
+            }
+            let within = (token + length).min(end).saturating_sub(token.max(start));
+            if within > best.0 {
+                best = (within, Some(token));
+            }
+            token += length;
+        }
+        best.1
+    }
+
     /// The first token of block `index` and how many it holds.
     fn span(&self, index: u64) -> (u64, usize) {
         let size = self.block_size as u64;
@@ -188,8 +209,8 @@ mod tests {
     use crate::format::manifest::{Manifest, Totals, VERSION};
     use crate::format::shard::Width;
     use crate::rng::{Domain, Stream};
-    use crate::tokens::OpenOptions;
     use crate::tokens::folder::FolderWriter;
+    use crate::tokens::{Documents, OpenOptions};
     use std::path::Path;
 
     /// Documents of 0 to 40 tokens, each token telling its place.
@@ -239,9 +260,23 @@ mod tests {
         let blocks = data.blocks(size).unwrap();
         assert_eq!(blocks.len(), expected.len() as u64, "{packing:?} {size}");
         let mut out = Vec::new();
+        let known = Documents::new(blocks.clone());
+        // Tokens tell their place, and so do documents.
+        let begins: Vec<u32> = documents.iter().filter_map(|d| d.first().copied()).collect();
         for (i, block) in expected.iter().enumerate() {
             blocks.read(i as u64, &mut out).unwrap();
             assert_eq!(&out, block, "{packing:?} {size}: block {i}");
+            if packing != Packing::Stream {
+                let of = |token: &u32| begins[begins.partition_point(|b| b <= token) - 1];
+                let mut most = (0, 0);
+                for part in block.chunk_by(|a, b| of(a) == of(b)) {
+                    if part.len() > most.0 {
+                        most = (part.len(), of(&part[0]));
+                    }
+                }
+                let found = known.of_block(i as u64, block).unwrap();
+                assert_eq!(found, Some(u64::from(most.1)), "{packing:?} {size}: block {i}");
+            }
         }
         assert_eq!(blocks.read(blocks.len(), &mut out).unwrap_err().exit_code(), 2);
     }

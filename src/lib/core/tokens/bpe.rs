@@ -36,7 +36,7 @@ const NONE: u32 = u32::MAX;
 pub struct ByteBpe {
     /// The bytes of each id, `None` for an id without text of its own.
     tokens: Vec<Option<Box<[u8]>>>,
-    /// The id of each single byte.
+    /// The id of each single byte, [`NONE`] for one without.
     byte_ids: [u32; 256],
     /// (left, right) as one number → (rank, merged id).
     merges: HashMap<u64, (u32, u32), FxBuildHasher>,
@@ -44,6 +44,8 @@ pub struct ByteBpe {
     ranked: Vec<(u32, u32)>,
     /// Whether each merge comes after those that make its parts.
     ordered: bool,
+    /// Whether every byte has an id.
+    whole: bool,
 }
 
 /// Why a vocabulary cannot be used.
@@ -56,8 +58,10 @@ fn key(left: u32, right: u32) -> u64 {
 impl ByteBpe {
     /// A vocabulary of `tokens` (index = id) with `merges` in rank order.
     ///
+    /// A byte may be without an id of its own; [`ByteBpe::missing_byte`] tells texts that need it.
+    ///
     /// # Errors
-    /// When a byte has no id of its own or a merge names an unknown token.
+    /// When a merge names an unknown token.
     pub fn new(tokens: Vec<Option<Box<[u8]>>>, merges: Vec<(u32, u32)>) -> Result<ByteBpe, Reason> {
         let mut ids: HashMap<&[u8], u32, FxBuildHasher> = HashMap::default();
         for (id, bytes) in tokens.iter().enumerate() {
@@ -65,12 +69,8 @@ impl ByteBpe {
                 ids.entry(bytes).or_insert(id as u32);
             }
         }
-        let mut byte_ids = [0u32; 256];
-        for (byte, id) in byte_ids.iter_mut().enumerate() {
-            *id = *ids
-                .get([byte as u8].as_slice())
-                .ok_or_else(|| format!("the vocabulary has no token for byte 0x{byte:02x}"))?;
-        }
+        let byte_id = |byte: u8| ids.get([byte].as_slice()).copied().unwrap_or(NONE);
+        let byte_ids = std::array::from_fn(|byte| byte_id(byte as u8));
         let mut table = HashMap::with_capacity_and_hasher(merges.len(), FxBuildHasher);
         let mut joined = Vec::new();
         for (rank, &(left, right)) in merges.iter().enumerate() {
@@ -96,14 +96,15 @@ impl ByteBpe {
         let after = |rank: usize, part: u32| made[part as usize] as usize <= rank;
         let ordered =
             merges.iter().enumerate().all(|(r, &(left, right))| after(r, left) && after(r, right));
-        Ok(ByteBpe { byte_ids, merges: table, ranked: merges, tokens, ordered })
+        let whole = !byte_ids.contains(&NONE);
+        Ok(ByteBpe { byte_ids, merges: table, ranked: merges, tokens, ordered, whole })
     }
 
     /// A vocabulary whose ids are ranks, as tiktoken keeps them: a merge for each token of two
     /// bytes and more, found by encoding it with the merges before it.
     ///
     /// # Errors
-    /// As [`ByteBpe::new`].
+    /// When a byte has no id, or a token is not two tokens before it.
     pub fn from_ranks(tokens: Vec<Box<[u8]>>) -> Result<ByteBpe, Reason> {
         let mut bpe = ByteBpe {
             byte_ids: [NONE; 256],
@@ -111,6 +112,7 @@ impl ByteBpe {
             ranked: Vec::with_capacity(tokens.len()),
             tokens: Vec::new(),
             ordered: true,
+            whole: true,
         };
         for (id, bytes) in tokens.iter().enumerate() {
             if let [byte] = bytes.as_ref() {
@@ -146,6 +148,14 @@ impl ByteBpe {
     /// One more than the largest id.
     pub fn size(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The first byte of `text` that has no id, so that the text cannot be encoded.
+    pub fn missing_byte(&self, text: &[u8]) -> Option<u8> {
+        if self.whole {
+            return None;
+        }
+        text.iter().copied().find(|&b| self.byte_ids[usize::from(b)] == NONE)
     }
 
     /// The merges in rank order.

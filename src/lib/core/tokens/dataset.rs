@@ -141,6 +141,15 @@ impl Dataset {
         self.manifest.eos_id
     }
 
+    /// Mean bytes of text for each token but the ends of documents, as counted when the text was
+    /// tokenized; `None` for ids that came without text.
+    pub fn bytes_per_token(&self) -> Option<f64> {
+        let totals = &self.manifest.totals;
+        let ends = self.eos_id().map_or(0, |_| totals.documents);
+        let tokens = totals.tokens.checked_sub(ends).filter(|&n| n > 0)?;
+        (totals.bytes_of_text > 0).then(|| totals.bytes_of_text as f64 / tokens as f64)
+    }
+
     /// Tokens in all shards.
     pub fn token_count(&self) -> u64 {
         self.starts[self.starts.len() - 1]

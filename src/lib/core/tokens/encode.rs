@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::detokenize::Detokenizer;
+use super::json_line;
 use super::reader::{Batch, Kind, Progress};
 use super::tokenizer::Encoder;
 use crate::format::manifest::Totals;
@@ -74,7 +73,7 @@ impl Rule {
     pub fn encode(&self, batch: &Batch, encoder: Option<&mut Encoder>) -> Result<Encoded> {
         let mut out =
             Encoded { sequence: batch.sequence, progress: batch.progress, ..Encoded::default() };
-        out.repairs.byte_order_marks_removed = batch.byte_order_marks;
+        out.repairs.add_repairs(&batch.repairs);
         let mut encoder = encoder;
         let complaints =
             self.for_each_document(batch, &mut out.repairs, &mut |repairs, content| {
@@ -266,17 +265,10 @@ impl Rule {
             return Ok(None);
         }
         let line = self.text(line, place, repairs)?;
-        match json_line(&line, place)? {
-            Value::Object(mut object) => match object.remove(&self.field) {
-                Some(Value::String(text)) => Ok(Some(text)),
-                Some(_) => Err(Error::input(place, format!("field '{}' is no text", self.field))),
-                None => Err(Error::input(
-                    place,
-                    format!("no field '{}'; name the text's field with --field", self.field),
-                )),
-            },
-            _ => Err(Error::input(place, "not a JSON object; give one object a line")),
-        }
+        let (text, replaced) = json_line::text_of(&line, &self.field, self.lossy)
+            .map_err(|e| Error::input(place, e))?;
+        repairs.invalid_utf8_replaced += replaced;
+        Ok(Some(text))
     }
 
     /// The ids of one JSON line; `None` for an empty line and for records of another kind.
@@ -285,27 +277,11 @@ impl Rule {
             return Ok(None);
         }
         let line = self.text(line, place, &mut Totals::default())?;
-        let items = match json_line(&line, place)? {
-            Value::Array(items) => items,
-            Value::Object(mut object) => match object.remove("tokens") {
-                Some(Value::Array(items)) => items,
-                // Records of other types may stand between samples.
-                None if object.contains_key("type") => return Ok(None),
-                _ => return Err(Error::input(place, "no array 'tokens' in this object")),
-            },
-            _ => {
-                return Err(Error::input(place, "not an array of ids; give one JSON array a line"));
-            }
-        };
-        let mut ids = Vec::with_capacity(items.len());
-        for (i, item) in items.iter().enumerate() {
-            let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
-            ids.push(
-                id.ok_or_else(|| Error::input(place, format!("entry {i}, {item}, is no id")))?,
-            );
+        let ids = json_line::ids_of(&line).map_err(|e| Error::input(place, e))?;
+        if let Some(ids) = &ids {
+            self.check_ids(ids, place)?;
         }
-        self.check_ids(&ids, place)?;
-        Ok(Some(ids))
+        Ok(ids)
     }
 
     fn check_ids(&self, ids: &[u32], place: &Place) -> Result<()> {
@@ -325,10 +301,6 @@ impl Rule {
 enum Content<'a> {
     Text(Cow<'a, str>),
     Ids(Vec<u32>),
-}
-
-fn json_line(line: &str, place: &Place) -> Result<Value> {
-    serde_json::from_str(line).map_err(|e| Error::input(place, format!("not JSON: {e}")))
 }
 
 /// A document of a batch, for errors.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use super::decode::folder_tokenizer;
 use super::{Dataset, OpenOptions, Tokenizer};
 use crate::Result;
 
@@ -16,12 +17,9 @@ const SHOWN: u64 = 64;
 pub fn inspect(path: &Path, options: &OpenOptions, tokenizer: Option<&str>) -> Result<String> {
     let options = OpenOptions { verify: true, ..options.clone() };
     let data = Dataset::open(path, &options)?;
-    let beside = path.join("tokenizer.json");
     let tokenizer = match tokenizer {
-        Some(name) => Some(Tokenizer::load(name)?),
-        None if beside.is_file() => Some(Tokenizer::load(&beside.to_string_lossy())?),
         None if path.is_file() && data.vocab_size() == 50_257 => Some(Tokenizer::gpt2()?),
-        None => None,
+        named => folder_tokenizer(path, data.manifest(), named)?,
     };
     let mut out = String::new();
     let manifest = data.manifest();
@@ -38,7 +36,8 @@ pub fn inspect(path: &Path, options: &OpenOptions, tokenizer: Option<&str>) -> R
     line("vocabulary", manifest.vocab_size.to_string());
     line("end token", manifest.eos_id.map_or("none".into(), |id| id.to_string()));
     if let Some(entry) = &manifest.tokenizer {
-        line("tokenizer", format!("{} ({})", entry.name, entry.hash));
+        let lossy = if entry.lossy == Some(true) { ", may rewrite the text" } else { "" };
+        line("tokenizer", format!("{} ({}{lossy})", entry.name, entry.hash));
     }
     line("packing", serde_json::to_string(&manifest.packing).unwrap_or_default());
     for (shard, entry) in data.shards().iter().zip(&manifest.shards) {

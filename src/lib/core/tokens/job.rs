@@ -2,12 +2,14 @@
 //! is complete, or can be gone on with, or is not there.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::encode::{Encoded, Rule};
+use super::eos::EosChoice;
 use super::folder::{FolderState, FolderWriter};
 use super::pipeline::{Pipeline, Watch};
 use super::reader::{Progress, ReadOptions};
@@ -23,64 +25,6 @@ use crate::{Error, Result};
 const RESUME_FILE: &str = "resume.json";
 /// How often it does.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(20);
-
-/// The id that ends each document.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EosChoice {
-    /// The tokenizer's; none for ids without a tokenizer.
-    Auto,
-    /// None.
-    None,
-    /// This id.
-    Id(u32),
-    /// The tokenizer's token of this text.
-    Token(String),
-}
-
-impl std::str::FromStr for EosChoice {
-    type Err = std::convert::Infallible;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match (text, text.parse()) {
-            ("auto", _) => EosChoice::Auto,
-            ("none", _) => EosChoice::None,
-            (_, Ok(id)) => EosChoice::Id(id),
-            _ => EosChoice::Token(text.into()),
-        })
-    }
-}
-
-impl EosChoice {
-    /// The id, with the tokenizer and the vocabulary's size known.
-    ///
-    /// # Errors
-    /// When the tokenizer has no such token, or the id is not below `vocab_size`.
-    pub fn resolve(&self, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<Option<u32>> {
-        let id = match (self, tokenizer) {
-            (EosChoice::None, _) | (EosChoice::Auto, None) => return Ok(None),
-            (EosChoice::Id(id), _) => *id,
-            (EosChoice::Auto, Some(tokenizer)) => tokenizer.eos_id().ok_or_else(|| {
-                Error::usage(format!(
-                    "{}: names no end-of-text token; give --eos none, an id or a token",
-                    tokenizer.name()
-                ))
-            })?,
-            (EosChoice::Token(text), tokenizer) => {
-                tokenizer.and_then(|t| t.added_id(text)).ok_or_else(|| {
-                    Error::usage(format!(
-                        "--eos {text}: no such special token; give none, an id or a token of the \
-                         tokenizer"
-                    ))
-                })?
-            }
-        };
-        if id as usize >= vocab_size {
-            return Err(Error::usage(format!(
-                "--eos {id}: not below the vocabulary's size {vocab_size}"
-            )));
-        }
-        Ok(Some(id))
-    }
-}
 
 /// Everything that decides what a shard folder holds.
 pub struct Job {
@@ -237,7 +181,7 @@ impl Job {
             let manifest = self.manifest(tokenizer.as_ref());
             writers.push(FolderWriter::start(folder, manifest, self.shard_tokens)?);
         }
-        self.write(output, Progress::default(), writers, tokenizer.as_ref(), watch)
+        self.write(output, Progress::default(), writers, tokenizer, watch)
     }
 
     /// Takes vocabulary and end token from the tokenizer, where the options left them open.
@@ -296,7 +240,7 @@ impl Job {
             }
         };
         self.adopt(tokenizer.as_ref())?;
-        self.write(output, state.progress, writers, tokenizer.as_ref(), watch)
+        self.write(output, state.progress, writers, tokenizer, watch)
     }
 
     fn manifest(&self, tokenizer: Option<&Tokenizer>) -> Manifest {
@@ -305,7 +249,11 @@ impl Job {
             version: VERSION,
             complete: false,
             created_by: self.created_by.clone(),
-            tokenizer: tokenizer.map(|t| TokenizerEntry { name: t.name().into(), hash: t.hash() }),
+            tokenizer: tokenizer.map(|t| TokenizerEntry {
+                name: t.name().into(),
+                hash: t.hash(),
+                lossy: Some(t.lossy()),
+            }),
             vocab_size: self.rule.vocab_size,
             eos_id: self.rule.eos,
             token_type: Width::for_vocab(self.rule.vocab_size),
@@ -318,22 +266,36 @@ impl Job {
         }
     }
 
+    /// The pipeline of this job; what people have to know of the tokenizer is noted.
+    pub fn pipeline(&self, tokenizer: Option<Tokenizer>, watch: &mut dyn Watch) -> Pipeline {
+        if let Some(tokenizer) = &tokenizer {
+            let name = tokenizer.name();
+            tokenizer.notes().iter().for_each(|note| watch.note(&format!("{name}: {note}")));
+            if tokenizer.lossy() {
+                watch.note(&format!(
+                    "{name}: may rewrite the text; the manifest counts the bytes of the text itself"
+                ));
+            }
+        }
+        Pipeline {
+            source: self.source.clone(),
+            read: self.read.clone(),
+            rule: self.rule.clone(),
+            tokenizer: tokenizer.map(Arc::new),
+            threads: self.threads,
+        }
+    }
+
     /// The pipeline into the writers, with checkpoints, to the end.
     fn write(
         &self,
         output: &Path,
         after: Progress,
         mut writers: Vec<FolderWriter>,
-        tokenizer: Option<&Tokenizer>,
+        tokenizer: Option<Tokenizer>,
         watch: &mut dyn Watch,
     ) -> Result<Vec<Manifest>> {
-        let pipeline = Pipeline {
-            source: &self.source,
-            read: &self.read,
-            rule: &self.rule,
-            tokenizer,
-            threads: self.threads,
-        };
+        let pipeline = self.pipeline(tokenizer, watch);
         watch.begin();
         let mut progress = after;
         let mut last = Instant::now();

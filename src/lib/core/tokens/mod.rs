@@ -1,22 +1,32 @@
 //! Tokenizers, documents to blocks, and their place in a corpus.
 //!
 //! [`Dataset`] maps a shard folder, [`Blocks`] cuts it, [`EpochShuffle`] orders the blocks of an
-//! epoch without memory, [`Tokenizer`] turns text into ids and back, and a [`Job`] makes a shard
-//! folder out of text.
+//! epoch without memory, [`Tokenizer`] turns text into ids and back, [`TextBytes`] counts the bytes
+//! behind ids, and [`run()`] is `ao-tokenize`: text to shard folders, and ids back to text.
 
+mod added;
+mod args;
 mod blocks;
 mod bpe;
+mod bytes;
 mod dataset;
 mod decode;
 pub mod detokenize;
+mod documents;
 mod encode;
+mod eos;
 mod folder;
+mod gaps;
 mod gpt2;
 mod inspect;
 mod job;
+mod json_line;
+mod packed;
+mod pattern;
 mod pieces;
 mod pipeline;
 mod reader;
+mod run;
 mod shuffle;
 mod source;
 #[cfg(feature = "parquet")]
@@ -25,15 +35,16 @@ mod tokenizer;
 mod tokenizer_json;
 mod train;
 
+pub use args::TokenizeArgs;
 pub use blocks::Blocks;
+pub use bytes::TextBytes;
 pub use dataset::{Dataset, OpenOptions};
-pub use decode::decode;
-pub use encode::{Document, Encoded, Rule};
-pub use inspect::inspect;
-pub use job::{EosChoice, Existing, Job};
+pub use documents::Documents;
+pub use encode::{Encoded, Rule};
+pub use gaps::GappedPart;
 pub use pipeline::{Pipeline, Watch};
 pub use reader::{DocumentUnit, InputFormat, Progress, ReadOptions};
+pub use run::run;
 pub use shuffle::EpochShuffle;
 pub use source::Source;
 pub use tokenizer::{Encoder, Tokenizer};
-pub use train::train_tokenizer;

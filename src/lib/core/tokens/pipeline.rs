@@ -1,12 +1,16 @@
 //! Reader → workers → writer over bounded channels. What comes out does not depend on how many
 //! workers there are, and memory is bounded by the number of batches under way.
+//!
+//! Neither reader nor workers are waited for when the job is to stop: at a signal one may hang on a
+//! pipe that brings nothing more, another be in the middle of a document of a gigabyte.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::encode::{Encoded, Rule};
 use super::reader::{Batch, Progress, ReadOptions, read_batches};
@@ -22,6 +26,8 @@ pub trait Watch {
     fn progress(&mut self, bytes: u64, tokens: u64);
     /// A document was left out, for this reason.
     fn complain(&mut self, reason: &str);
+    /// Something that people have to know.
+    fn note(&mut self, text: &str);
     /// An error to stop with, at the next batch.
     ///
     /// # Errors
@@ -30,20 +36,20 @@ pub trait Watch {
 }
 
 /// What goes through the pipeline, and how.
-pub struct Pipeline<'a> {
+pub struct Pipeline {
     /// The inputs.
-    pub source: &'a Source,
+    pub source: Source,
     /// How they are read.
-    pub read: &'a ReadOptions,
+    pub read: ReadOptions,
     /// What becomes of each document.
-    pub rule: &'a Rule,
+    pub rule: Rule,
     /// The tokenizer; none for given ids.
-    pub tokenizer: Option<&'a Tokenizer>,
-    /// Encoding threads.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Encoding threads; 0 does everything in the calling thread.
     pub threads: usize,
 }
 
-impl Pipeline<'_> {
+impl Pipeline {
     /// Gives every batch after those of `after` to `write`, encoded and in order.
     ///
     /// # Errors
@@ -55,9 +61,15 @@ impl Pipeline<'_> {
         watch: &mut dyn Watch,
         write: &mut dyn FnMut(Encoded) -> Result<()>,
     ) -> Result<()> {
-        let threads = self.threads.max(1);
-        let under_way = 3 * threads + 2;
         let count = Arc::new(AtomicU64::new(0));
+        if self.threads == 0 {
+            let mut encoder = self.tokenizer.as_deref().map(Encoder::new);
+            return read_batches(&self.source, &self.read, after, &count, &mut |batch| {
+                watch.stop()?;
+                write(self.rule.encode(&batch, encoder.as_mut())?)
+            });
+        }
+        let under_way = 3 * self.threads + 2;
         let (permit_back, permits) = bounded::<()>(under_way);
         for _ in 0..under_way {
             let _ = permit_back.send(()); // there is room for all of them
@@ -65,7 +77,6 @@ impl Pipeline<'_> {
         let (to_workers, batches) = bounded::<Batch>(under_way);
         let (to_writer, encoded) = bounded::<(u64, Result<Encoded>)>(under_way);
         let (reader_done, outcome_of_reader) = bounded::<Result<()>>(1);
-        // Not joined: at a signal it may wait for a pipe that brings nothing more.
         let (source, read) = (self.source.clone(), self.read.clone());
         let reader_count = Arc::clone(&count);
         std::thread::spawn(move || {
@@ -76,39 +87,33 @@ impl Pipeline<'_> {
             });
             let _ = reader_done.send(outcome);
         });
-        let (go_on, stopped) = bounded::<()>(0);
-        std::thread::scope(|scope| {
-            let _go_on = go_on; // dropped on leaving, by which the workers stop
-            for _ in 0..threads {
-                let (batches, to_writer) = (batches.clone(), to_writer.clone());
-                let stopped = stopped.clone();
-                scope.spawn(move || self.work(&batches, &stopped, &to_writer));
-            }
-            drop(to_writer);
-            write_in_order(&encoded, &permit_back, &count, watch, write)
-        })?;
+        for _ in 0..self.threads {
+            let (batches, to_writer) = (batches.clone(), to_writer.clone());
+            let (rule, tokenizer) = (self.rule.clone(), self.tokenizer.clone());
+            std::thread::spawn(move || work(&rule, tokenizer.as_deref(), &batches, &to_writer));
+        }
+        // Only the workers hold their ends, so that one side knows when the other is gone.
+        drop((to_writer, batches));
+        write_in_order(&encoded, &permit_back, &count, watch, write)?;
         let lost = || Err(Error::usage("the reading thread failed"));
         outcome_of_reader.recv().unwrap_or_else(|_| lost())
     }
+}
 
-    /// Encodes batches until there are no more, or nobody wants them.
-    fn work(
-        &self,
-        batches: &Receiver<Batch>,
-        stopped: &Receiver<()>,
-        to_writer: &Sender<(u64, Result<Encoded>)>,
-    ) {
-        let mut encoder = self.tokenizer.map(Encoder::new);
-        loop {
-            let batch = select! {
-                recv(batches) -> batch => batch,
-                recv(stopped) -> _ => break,
-            };
-            let Ok(batch) = batch else { break };
-            let outcome = self.rule.encode(&batch, encoder.as_mut());
-            if to_writer.send((batch.sequence, outcome)).is_err() {
-                break;
-            }
+/// Encodes batches until there are no more, or nobody wants them.
+fn work(
+    rule: &Rule,
+    tokenizer: Option<&Tokenizer>,
+    batches: &Receiver<Batch>,
+    to_writer: &Sender<(u64, Result<Encoded>)>,
+) {
+    let mut encoder = tokenizer.map(Encoder::new);
+    for batch in batches {
+        // A batch that is lost would be waited for; the panic has printed its line.
+        let outcome = catch_unwind(AssertUnwindSafe(|| rule.encode(&batch, encoder.as_mut())))
+            .unwrap_or_else(|_| Err(Error::input(&batch.place, "encoding it failed")));
+        if to_writer.send((batch.sequence, outcome)).is_err() {
+            break;
         }
     }
 }

@@ -11,11 +11,16 @@
 //! | rows of a table | the text of one column |
 //!
 //! A byte-order mark at the start of a stream is taken off. Everything else, NUL too, is text.
+//! What looks like JSON is read as JSON lines unless the user says that it is text, so that keys and
+//! brackets never end up as tokens without a word.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::source::{Source, Stream};
+use super::json_line;
+use super::packed::Stream;
+use super::source::{PassedOver, Source};
+use crate::format::manifest::Totals;
 use crate::{Error, Result};
 
 /// A batch ends at the first document end past this many bytes …
@@ -25,13 +30,17 @@ const BATCH_DOCUMENTS: usize = 1 << 14;
 /// The longest document, in bytes: it is held in memory as a whole.
 pub const MAX_DOCUMENT_BYTES: usize = 1 << 30;
 const READ_BYTES: usize = 1 << 17;
+/// The byte-order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+/// The field of JSON lines, or column of a table, that holds the text where none is named.
+pub const DEFAULT_FIELD: &str = "text";
 
 /// What inputs are taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputFormat {
-    /// JSON lines where the first line is a JSON object, a table where the file is Parquet, else
-    /// text.
+    /// Parquet by its first bytes, JSON lines by a field or name that says so or a first line that
+    /// looks like JSON, else text.
     Auto,
     /// Text, whatever it looks like.
     Text,
@@ -81,8 +90,8 @@ pub struct Batch {
     pub first_line: u64,
     /// The byte at which the first document starts.
     pub first_byte: u64,
-    /// Byte-order marks taken off.
-    pub byte_order_marks: u64,
+    /// Marks taken off and files passed over since the batch before.
+    pub repairs: Totals,
     /// How far the inputs are read with the end of this batch.
     pub progress: Progress,
 }
@@ -94,8 +103,8 @@ pub struct ReadOptions {
     pub format: InputFormat,
     /// What a document is.
     pub unit: DocumentUnit,
-    /// The field or column that holds the text.
-    pub field: String,
+    /// The field or column that holds the text, where it was named.
+    pub field: Option<String>,
     /// Inputs are ids, and the id that ends a document in shards.
     pub ids: bool,
     /// The end-of-document id, for token files.
@@ -117,11 +126,16 @@ pub fn read_batches(
     give: &mut dyn FnMut(Batch) -> Result<()>,
 ) -> Result<()> {
     let done = Progress::default();
-    let mut batcher = Batcher { give, sequence: 0, done, after, batch: None };
-    source.visit(count, &mut |stream| {
+    let pending = Totals::default();
+    let mut batcher = Batcher { give, sequence: 0, done, after, batch: None, pending };
+    let rest = source.visit(count, &mut |stream| {
+        batcher.pass_over(stream.passed_over);
         batcher.stream(stream, options)?;
         batcher.flush()
     })?;
+    batcher.pass_over(rest);
+    batcher.open(Kind::Lines, &Arc::from("end of the inputs"), 1, 0);
+    batcher.flush()?;
     if batcher.done.documents < after.documents {
         return Err(changed());
     }
@@ -148,6 +162,8 @@ struct Batcher<'a> {
     /// What an earlier run has done; batches up to there are not given.
     after: Progress,
     batch: Option<Batch>,
+    /// Marks and files that no batch has told of yet.
+    pending: Totals,
 }
 
 /// The digest after one more document: order matters, and it costs little beside reading.
@@ -171,12 +187,15 @@ impl Batcher<'_> {
         if prefix.starts_with(b"PAR1") && options.format == InputFormat::Auto {
             return self.table(&stream, options);
         }
-        match (options.format, options.unit) {
-            (InputFormat::Jsonl, _) => self.lines(stream, Kind::Jsonl),
-            (InputFormat::Auto, _) if looks_like_jsonl(prefix) => self.lines(stream, Kind::Jsonl),
-            (_, DocumentUnit::File) => self.whole(stream),
-            (_, DocumentUnit::Line) => self.lines(stream, Kind::Lines),
+        match (kind_of(&stream, options)?, options.unit) {
+            (Kind::Lines, DocumentUnit::File) => self.whole(stream),
+            (kind, _) => self.lines(stream, kind),
         }
+    }
+
+    fn pass_over(&mut self, files: PassedOver) {
+        self.pending.files_excluded += files.excluded;
+        self.pending.files_skipped += files.skipped;
     }
 
     /// The batch to add to.
@@ -189,7 +208,7 @@ impl Batcher<'_> {
             ends: Vec::new(),
             first_line: line,
             first_byte: byte,
-            byte_order_marks: 0,
+            repairs: Totals::default(),
             progress: Progress::default(),
         })
     }
@@ -216,7 +235,8 @@ impl Batcher<'_> {
     /// Hands on the documents so far.
     fn flush(&mut self) -> Result<()> {
         let Some(mut batch) = self.batch.take() else { return Ok(()) };
-        if batch.ends.is_empty() && batch.byte_order_marks == 0 {
+        batch.repairs = std::mem::take(&mut self.pending);
+        if batch.ends.is_empty() && batch.repairs == Totals::default() {
             return Ok(());
         }
         batch.progress = self.done;
@@ -231,7 +251,7 @@ impl Batcher<'_> {
     fn lines(&mut self, mut stream: Stream, kind: Kind) -> Result<()> {
         let place = Arc::clone(&stream.place);
         let mut line = 1;
-        let mut byte = self.take_byte_order_mark(&mut stream, kind);
+        let mut byte = self.take_byte_order_mark(&mut stream);
         loop {
             let batch = self.open(kind, &place, line, byte);
             let mut scanned = batch.bytes.len();
@@ -282,20 +302,18 @@ impl Batcher<'_> {
     }
 
     /// Takes a byte-order mark off the start of the stream; the byte at which the text starts.
-    fn take_byte_order_mark(&mut self, stream: &mut Stream, kind: Kind) -> u64 {
-        const MARK: &[u8] = b"\xef\xbb\xbf";
+    fn take_byte_order_mark(&mut self, stream: &mut Stream) -> u64 {
         if !stream.prefix().starts_with(MARK) {
             return 0;
         }
         stream.skip_in_prefix(MARK.len());
-        let place = Arc::clone(&stream.place);
-        self.open(kind, &place, 1, MARK.len() as u64).byte_order_marks = 1;
+        self.pending.byte_order_marks_removed += 1;
         MARK.len() as u64
     }
 
     fn whole(&mut self, mut stream: Stream) -> Result<()> {
         let place = Arc::clone(&stream.place);
-        let byte = self.take_byte_order_mark(&mut stream, Kind::Whole);
+        let byte = self.take_byte_order_mark(&mut stream);
         let batch = self.open(Kind::Whole, &place, 1, byte);
         while stream.read_into(READ_BYTES, &mut batch.bytes)? > 0 {
             if batch.bytes.len() > MAX_DOCUMENT_BYTES {
@@ -368,7 +386,8 @@ impl Batcher<'_> {
             return Err(Error::input(&place, "a Parquet file is read only as a file on the disk"));
         };
         let mut row = 0;
-        super::table::text_column(path, &options.field, &mut |text| {
+        let field = options.field.as_deref().unwrap_or(DEFAULT_FIELD);
+        super::table::text_column(path, field, &mut |text| {
             row += 1;
             let batch = self.open(Kind::Whole, &place, row, 0);
             batch.bytes.extend_from_slice(text);
@@ -393,22 +412,37 @@ fn find_newline(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr(b'\n', &bytes[from..]).map(|i| from + i)
 }
 
-/// Whether the first line is a JSON object, as far as it is seen.
-fn looks_like_jsonl(prefix: &[u8]) -> bool {
-    let prefix = prefix.strip_prefix(b"\xef\xbb\xbf").unwrap_or(prefix);
-    let start = prefix.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(0);
-    let rest = &prefix[start..];
-    match memchr::memchr(b'\n', rest) {
-        Some(end) => is_object(&rest[..end]),
-        None if prefix.len() < 1 << 16 => is_object(rest),
-        // The first line is longer than what is seen.
-        None => rest.first() == Some(&b'{') && rest[1..].trim_ascii_start().first() == Some(&b'"'),
+/// Whether a stream is text or JSON lines.
+fn kind_of(stream: &Stream, options: &ReadOptions) -> Result<Kind> {
+    let prefix = stream.prefix();
+    match options.format {
+        InputFormat::Text => return Ok(Kind::Lines),
+        InputFormat::Jsonl => return Ok(Kind::Jsonl),
+        InputFormat::Auto => {}
     }
+    if prefix.starts_with(b"%PDF-") {
+        return Err(Error::input(
+            &stream.place,
+            "PDF data, which is not read here; take the text out of it first",
+        ));
+    }
+    let by_name = options.field.is_some() || names_json_lines(&stream.place);
+    let line = first_line(prefix.strip_prefix(MARK).unwrap_or(prefix));
+    Ok(if by_name || json_line::looks_like_json(line) { Kind::Jsonl } else { Kind::Lines })
 }
 
-fn is_object(line: &[u8]) -> bool {
-    line.first() == Some(&b'{')
-        && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line).is_ok()
+/// Whether a file is called `.jsonl` or `.ndjson`, packed or not.
+fn names_json_lines(place: &str) -> bool {
+    let name = place.to_ascii_lowercase();
+    let name =
+        [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+    name.ends_with("jsonl") || name.ends_with(".ndjson")
+}
+
+/// The first line that is not blank, as far as it is seen.
+fn first_line(prefix: &[u8]) -> &[u8] {
+    let text = prefix.trim_ascii_start();
+    &text[..memchr::memchr(b'\n', text).unwrap_or(text.len())]
 }
 
 #[cfg(test)]
@@ -419,11 +453,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         std::fs::write(&path, bytes).unwrap();
-        let source = Source { paths: vec![path], ..Source::default() };
+        let source = Source::new(vec![path], &[], &[]).unwrap();
         let options = ReadOptions {
             format: InputFormat::Text,
             unit,
-            field: "text".into(),
+            field: None,
             ids: false,
             eos: None,
             raw_u16: false,
@@ -477,10 +511,12 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_are_told_from_text() {
-        assert!(looks_like_jsonl(b"{\"text\": \"a\"}\n"));
-        assert!(looks_like_jsonl(b"\xef\xbb\xbf{\"a\": 1}"));
-        assert!(!looks_like_jsonl(b"{ not json }\n"));
-        assert!(!looks_like_jsonl(b"[1]\n") && !looks_like_jsonl(b""));
+    fn names_and_first_lines_tell_json_lines() {
+        for name in ["a.jsonl", "b/A.JSONL.gz", "t.tar:x.jsonl.zst", "x.ndjson"] {
+            assert!(names_json_lines(name), "{name}");
+        }
+        assert!(!names_json_lines("a.json.txt") && !names_json_lines("jsonl/a.txt"));
+        assert_eq!(first_line(b"\n \r\n{\"text\"\nx"), b"{\"text\"");
+        assert_eq!(first_line(b""), b"");
     }
 }

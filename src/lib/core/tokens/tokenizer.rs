@@ -1,25 +1,27 @@
 //! Text to ids and back.
 //!
 //! Byte-level BPE vocabularies (GPT-2's, and those learned here) go through this crate's own
-//! encoder, which gives the same ids as Hugging Face's at several times the speed; any other
-//! `tokenizer.json` goes through the tokenizers crate.
+//! encoder, which gives the same ids as Hugging Face's at several times the speed (`bpe.rs` has the
+//! figures); any other `tokenizer.json` goes through the tokenizers crate.
 
+use std::collections::HashMap;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::added::{AddedToken, Finder, Part};
 use super::bpe::{ByteBpe, PieceCache};
 use super::gpt2;
 use super::pieces::Pieces;
-use super::tokenizer_json::{self as format, AddedToken};
+use super::tokenizer_json as format;
 use crate::error::IoContext;
 use crate::format::atomic::AtomicFile;
 use crate::{Error, Result};
 
 /// Texts of end-of-document tokens, looked for in this order among the special tokens.
 const END_TOKENS: [&str; 5] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"];
-/// Pieces longer than this many bytes teach a vocabulary nothing and cost much.
-const LONGEST_LEARNED: usize = 256;
 
 /// A vocabulary with the rule that turns text into its ids.
 pub struct Tokenizer {
@@ -31,11 +33,21 @@ pub struct Tokenizer {
     /// The bytes of `tokenizer.json`.
     json: Vec<u8>,
     allow_special: bool,
+    notes: Vec<String>,
 }
 
 enum Engine {
-    Bytes(Box<ByteBpe>),
-    Foreign(Box<tokenizers::Tokenizer>),
+    Bytes(Box<ByteBpe>, Finder),
+    Foreign(Box<Foreign>),
+}
+
+/// A tokenizer of the tokenizers crate.
+struct Foreign {
+    library: tokenizers::Tokenizer,
+    /// Whether ids stand for bytes of their own, as in byte-level vocabularies.
+    byte_level: bool,
+    /// Whether the text may be rewritten ahead of encoding.
+    rewrites: bool,
 }
 
 impl Tokenizer {
@@ -68,20 +80,23 @@ impl Tokenizer {
     pub fn gpt2() -> Result<Self> {
         let bpe = gpt2::byte_bpe()?;
         let eos = bpe.size() as u32;
-        Ok(Self::of_bpe("gpt2", bpe, eos))
+        Self::of_bpe("gpt2", bpe, eos)
     }
 
-    fn of_bpe(name: &str, bpe: ByteBpe, eos: u32) -> Self {
+    pub(super) fn of_bpe(name: &str, bpe: ByteBpe, eos: u32) -> Result<Self> {
         let content = gpt2::END_OF_TEXT.to_owned();
-        Tokenizer {
+        let added = vec![AddedToken::end_of_text(eos, &content)];
+        let finder = Finder::new(&added).map_err(|e| Error::input(name, e))?;
+        Ok(Tokenizer {
             name: name.into(),
             json: format::write(&bpe, (&content, eos)),
             vocab_size: bpe.size().max(eos as usize + 1),
-            engine: Engine::Bytes(Box::new(bpe)),
-            added: vec![AddedToken { id: eos, content: content.clone(), special: true }],
+            engine: Engine::Bytes(Box::new(bpe), finder),
+            added,
             eos: Some((content, eos)),
             allow_special: false,
-        }
+            notes: Vec::new(),
+        })
     }
 
     /// A tokenizer out of the bytes of a `tokenizer.json`; `name` is kept for manifests and errors.
@@ -90,100 +105,40 @@ impl Tokenizer {
     /// When the bytes are no tokenizer.
     pub fn from_json(name: &str, bytes: Vec<u8>) -> Result<Self> {
         let bad = |e: String| Error::input(name, format!("not a tokenizer.json: {e}"));
-        let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+        let mut json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
         if !json["model"].is_object() {
             return Err(bad(
                 "it has no model; give a file that Hugging Face's tokenizers wrote".into()
             ));
         }
-        let added = format::added_tokens(&json);
-        let (engine, vocab_size) = match format::read(&json).map_err(bad)? {
+        let notes = format::settle(&mut json);
+        let (engine, vocab_size, added) = match format::read(&json).map_err(bad)? {
             Some(bpe) => {
-                let size = bpe.size();
-                (Engine::Bytes(Box::new(bpe)), size)
+                let added = AddedToken::listed(&json);
+                let largest = added.iter().map(|t| t.id as usize + 1).max().unwrap_or(0);
+                let size = bpe.size().max(largest);
+                let finder = Finder::new(&added).map_err(bad)?;
+                (Engine::Bytes(Box::new(bpe), finder), size, added)
             }
             None => {
-                let mut foreign =
-                    tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| bad(e.to_string()))?;
-                foreign.set_encode_special_tokens(true);
-                // A file made for one model's inputs may cut or fill up every text.
-                foreign.with_truncation(None).map_err(|e| bad(e.to_string()))?.with_padding(None);
-                let largest = foreign.get_vocab(true).values().copied().max();
-                let size = largest.map_or(0, |id| id as usize + 1);
-                (Engine::Foreign(Box::new(foreign)), size)
+                let foreign = Foreign::new(&json).map_err(bad)?;
+                let (size, added) = (foreign.vocab_size(), foreign.added());
+                (Engine::Foreign(Box::new(foreign)), size, added)
             }
         };
         let end = |text: &&str| added.iter().find(|t| t.special && t.content == **text);
         let eos = END_TOKENS.iter().find_map(end);
         let eos = eos.map(|t| (t.content.clone(), t.id));
-        Ok(Tokenizer {
-            name: name.into(),
-            engine,
-            added,
-            eos,
-            vocab_size,
-            json: bytes,
-            allow_special: false,
-        })
-    }
-
-    /// Learns a byte-level BPE vocabulary of `size` ids (or fewer, when the text has no more pairs
-    /// that occur twice): 256 bytes, merges, and the end of text as the last id.
-    ///
-    /// Pieces above 256 bytes are left out of the counts.
-    ///
-    /// # Errors
-    /// When `size` is below 257.
-    pub fn train(texts: impl Iterator<Item = String> + Send, size: usize) -> Result<Self> {
-        use tokenizers::Trainer;
-        use tokenizers::models::bpe::{BPE, BpeTrainer};
-        if size < 257 {
-            return Err(Error::usage(format!(
-                "--train-tokenizer {size}: need at least 257 (256 bytes and the end of text)"
-            )));
-        }
-        let failed = |e: tokenizers::Error| Error::usage(format!("learning a tokenizer: {e}"));
-        let table = format::byte_chars();
-        let mut trainer = BpeTrainer::builder()
-            .vocab_size(size - 1)
-            .min_frequency(2)
-            .show_progress(false)
-            .initial_alphabet(table.into_iter().collect())
-            .build();
-        let words = |text: &str| {
-            let words = Pieces::new(text)
-                .filter(|p| p.len() <= LONGEST_LEARNED)
-                .map(|p| format::bytes_to_text(p.as_bytes(), &table));
-            Ok(words.collect())
-        };
-        trainer.feed(texts, words).map_err(failed)?;
-        let mut model = BPE::default();
-        trainer.train(&mut model).map_err(failed)?;
-        let mut tokens: Vec<(u32, String)> =
-            model.get_vocab().into_iter().map(|(text, id)| (id, text)).collect();
-        tokens.sort_unstable();
-        Self::from_learned(tokens)
-    }
-
-    /// The vocabulary out of the learned tokens in id order: an id is its merge's rank.
-    fn from_learned(tokens: Vec<(u32, String)>) -> Result<Self> {
-        let chars: std::collections::HashMap<char, u8> =
-            format::byte_chars().into_iter().zip(0..=255u8).collect();
-        let bytes = tokens
-            .iter()
-            .map(|(_, text)| text.chars().filter_map(|c| chars.get(&c).copied()).collect())
-            .collect();
-        let bpe = ByteBpe::from_ranks(bytes)
-            .map_err(|e| Error::usage(format!("learning a tokenizer: {e}")))?;
-        let eos = bpe.size() as u32;
-        Ok(Self::of_bpe("trained", bpe, eos))
+        let name = name.into();
+        let (json, allow_special) = (bytes, false);
+        Ok(Tokenizer { name, engine, added, eos, vocab_size, json, allow_special, notes })
     }
 
     /// Lets the text of special tokens become these tokens; by default it is plain text.
     pub fn allow_special(mut self, allow: bool) -> Self {
         self.allow_special = allow;
         if let Engine::Foreign(foreign) = &mut self.engine {
-            foreign.set_encode_special_tokens(!allow);
+            foreign.library.set_encode_special_tokens(!allow);
         }
         self
     }
@@ -218,6 +173,23 @@ impl Tokenizer {
         &self.json
     }
 
+    /// What is not done as the file says, for people.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether ids may stand for other bytes than those of the text: true where a tokenizer may
+    /// rewrite the text (lower case, normal forms, blanks taken or put in), replaces what it does
+    /// not know, or is not byte-level, so that this cannot be told.
+    pub fn lossy(&self) -> bool {
+        let strips = |t: &AddedToken| (t.lstrip || t.rstrip) && (!t.special || self.allow_special);
+        let rewrites = match &self.engine {
+            Engine::Bytes(..) => false,
+            Engine::Foreign(foreign) => foreign.rewrites || !foreign.byte_level,
+        };
+        rewrites || self.added.iter().any(strips)
+    }
+
     /// Writes the `tokenizer.json`, over an older one.
     ///
     /// # Errors
@@ -229,19 +201,59 @@ impl Tokenizer {
     /// The ids of `text`.
     ///
     /// # Errors
-    /// Only from a foreign tokenizer.
+    /// When the tokenizer has no token for a byte of it, or the tokenizers crate fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut out = Vec::new();
         Encoder::new(self).encode_into(text, &mut out)?;
         Ok(out)
     }
 
+    /// The ids of `text` and the bytes of it that each stands for; some tokenizers leave blanks to
+    /// no id.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub(super) fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        match &self.engine {
+            Engine::Foreign(foreign) => {
+                let encoding =
+                    foreign.guarded(&self.name, |library| library.encode(text, false))?;
+                let spans = encoding.get_offsets().iter().map(|&(start, end)| start..end);
+                Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+            }
+            Engine::Bytes(bpe, finder) => {
+                let mut encoder = Encoder::new(self);
+                let (mut ids, mut out) = (Vec::new(), Vec::new());
+                finder.split(text, self.allow_special, &mut |part| {
+                    match part {
+                        Part::Added(id, range) => out.push((id, range)),
+                        Part::Text(range) => {
+                            ids.clear();
+                            encoder.plain(bpe, &text[range.clone()], &mut ids)?;
+                            let mut at = range.start;
+                            out.extend(ids.iter().map(|&id| {
+                                let start = at;
+                                at += bpe.bytes(id).map_or(0, <[u8]>::len);
+                                (id, start..at)
+                            }));
+                        }
+                    }
+                    Ok::<(), Error>(())
+                })?;
+                Ok(out)
+            }
+        }
+    }
+
     /// The bytes that `ids` stand for. An id outside the vocabulary has none; the end of text and
     /// other added tokens are their text.
     pub fn decode(&self, ids: &[u32]) -> Vec<u8> {
         match &self.engine {
-            Engine::Foreign(foreign) => foreign.decode(ids, false).unwrap_or_default().into_bytes(),
-            Engine::Bytes(bpe) => {
+            Engine::Foreign(foreign) => foreign
+                .guarded(&self.name, |library| library.decode(ids, false))
+                .unwrap_or_default()
+                .into_bytes(),
+            Engine::Bytes(bpe, _) => {
                 let mut out = Vec::with_capacity(4 * ids.len());
                 for &id in ids {
                     let added = || self.added.iter().find(|t| t.id == id);
@@ -265,19 +277,105 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer is not byte-level, so that an id alone has no length.
     pub fn token_bytes(&self) -> Result<Vec<u32>> {
-        let Engine::Bytes(bpe) = &self.engine else {
-            return Err(Error::input(
-                &self.name,
-                "not a byte-level BPE tokenizer, so an id has no length in bytes of its own",
-            ));
+        let ids = 0..self.vocab_size as u32;
+        let mut lengths: Vec<u32> = match &self.engine {
+            Engine::Bytes(bpe, _) => {
+                ids.map(|id| bpe.bytes(id).map_or(0, |b| b.len() as u32)).collect()
+            }
+            Engine::Foreign(foreign) if foreign.byte_level => {
+                let chars = format::char_bytes();
+                ids.map(|id| foreign.token_length(id, &chars)).collect()
+            }
+            Engine::Foreign(_) => {
+                return Err(Error::input(
+                    &self.name,
+                    "not a byte-level BPE tokenizer, so an id has no length in bytes of its own",
+                ));
+            }
         };
-        let mut lengths: Vec<u32> = (0..self.vocab_size as u32)
-            .map(|id| bpe.bytes(id).map_or(0, |b| b.len() as u32))
-            .collect();
-        for token in self.added.iter().filter(|t| !t.special) {
-            lengths[token.id as usize] = token.content.len() as u32;
+        for token in &self.added {
+            if let Some(length) = lengths.get_mut(token.id as usize) {
+                *length = if token.special { 0 } else { token.content.len() as u32 };
+            }
         }
         Ok(lengths)
+    }
+
+    /// The vocabulary's text of an id of a foreign tokenizer.
+    #[cfg(test)]
+    pub(super) fn piece(&self, id: u32) -> String {
+        match &self.engine {
+            Engine::Bytes(..) => self.decode_lossy(&[id]),
+            Engine::Foreign(foreign) => foreign.library.id_to_token(id).unwrap_or_default(),
+        }
+    }
+
+    /// Whether this crate's own encoder serves it.
+    #[cfg(test)]
+    pub(super) fn has_own_engine(&self) -> bool {
+        matches!(self.engine, Engine::Bytes(..))
+    }
+}
+
+impl Foreign {
+    fn new(json: &Value) -> Result<Foreign, String> {
+        let bytes = serde_json::to_vec(json).map_err(|e| e.to_string())?;
+        // The crate asserts what its own files hold, so hostile ones may make it panic.
+        let library = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes))
+            .map_err(|_| "the tokenizers crate cannot read it".to_owned())?;
+        let mut library = library.map_err(|e| e.to_string())?;
+        // A file made for one model's inputs may cut or fill up every text.
+        library.with_truncation(None).map_err(|e| e.to_string())?.with_padding(None);
+        library.set_encode_special_tokens(true);
+        let byte_level = json["decoder"]["type"] == "ByteLevel";
+        let prefixes = json["pre_tokenizer"].to_string().contains(r#""add_prefix_space":true"#);
+        let unknown = json["model"]["unk_token"].is_string();
+        let rewrites = !json["normalizer"].is_null() || prefixes || (byte_level && unknown);
+        Ok(Foreign { library, byte_level, rewrites })
+    }
+
+    fn vocab_size(&self) -> usize {
+        let largest = self.library.get_vocab(true).values().copied().max();
+        largest.map_or(0, |id| id as usize + 1)
+    }
+
+    /// The added tokens under the ids that the library gives them.
+    fn added(&self) -> Vec<AddedToken> {
+        let mut added: Vec<AddedToken> = self
+            .library
+            .get_added_tokens_decoder()
+            .iter()
+            .map(|(&id, t)| AddedToken {
+                id,
+                content: t.content.clone(),
+                special: t.special,
+                single_word: t.single_word,
+                lstrip: t.lstrip,
+                rstrip: t.rstrip,
+                normalized: t.normalized,
+            })
+            .collect();
+        added.sort_by_key(|t| t.id);
+        added
+    }
+
+    /// Calls the library; what makes it panic is an error.
+    fn guarded<T>(
+        &self,
+        name: &str,
+        call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>,
+    ) -> Result<T> {
+        let failed = |e: String| Error::input(name, format!("the tokenizer failed: {e}"));
+        // The library keeps nothing between calls but a cache of words.
+        catch_unwind(AssertUnwindSafe(|| call(&self.library)))
+            .map_err(|_| failed("the tokenizers crate cannot encode this text".into()))?
+            .map_err(|e| failed(e.to_string()))
+    }
+
+    /// Bytes of one id of a byte-level vocabulary.
+    fn token_length(&self, id: u32, chars: &HashMap<char, u8>) -> u32 {
+        let Some(text) = self.library.id_to_token(id) else { return 0 };
+        format::text_to_bytes(&text, chars).map_or(text.len(), |bytes| bytes.len()) as u32
     }
 }
 
@@ -296,42 +394,36 @@ impl<'a> Encoder<'a> {
     /// Appends the ids of `text`.
     ///
     /// # Errors
-    /// Only from a foreign tokenizer.
+    /// As [`Tokenizer::encode`].
     pub fn encode_into(&mut self, text: &str, out: &mut Vec<u32>) -> Result<()> {
+        let (name, allow) = (&self.tokenizer.name, self.tokenizer.allow_special);
         match &self.tokenizer.engine {
             Engine::Foreign(foreign) => {
-                let encoding = foreign.encode_fast(text, false).map_err(|e| {
-                    Error::input(&self.tokenizer.name, format!("the tokenizer failed: {e}"))
-                })?;
+                let encoding = foreign.guarded(name, |library| library.encode_fast(text, false))?;
                 out.extend_from_slice(encoding.get_ids());
+                Ok(())
             }
-            Engine::Bytes(bpe) => {
-                let mut rest = text;
-                while let Some((at, token)) = self.first_added(rest) {
-                    self.plain(bpe, &rest[..at], out);
-                    out.push(token.id);
-                    rest = &rest[at + token.content.len()..];
+            Engine::Bytes(bpe, finder) => finder.split(text, allow, &mut |part| match part {
+                Part::Added(id, _) => {
+                    out.push(id);
+                    Ok(())
                 }
-                self.plain(bpe, rest, out);
-            }
+                Part::Text(range) => self.plain(bpe, &text[range], out),
+            }),
         }
-        Ok(())
     }
 
-    fn plain(&mut self, bpe: &ByteBpe, text: &str, out: &mut Vec<u32>) {
+    fn plain(&mut self, bpe: &ByteBpe, text: &str, out: &mut Vec<u32>) -> Result<()> {
+        if let Some(byte) = bpe.missing_byte(text.as_bytes()) {
+            return Err(Error::input(
+                &self.tokenizer.name,
+                format!("the vocabulary has no token for byte 0x{byte:02x} of the text"),
+            ));
+        }
         for piece in Pieces::new(text) {
             self.cache.encode(bpe, piece.as_bytes(), out);
         }
-    }
-
-    /// The first added token in `text`, the longest of those that start there. Special ones count
-    /// only where they are allowed.
-    fn first_added(&self, text: &str) -> Option<(usize, &'a AddedToken)> {
-        let tokens = self.tokenizer.added.iter();
-        tokens
-            .filter(|t| !t.content.is_empty() && (!t.special || self.tokenizer.allow_special))
-            .filter_map(|t| text.find(&t.content).map(|at| (at, t)))
-            .min_by_key(|(at, t)| (*at, std::cmp::Reverse(t.content.len())))
+        Ok(())
     }
 }
 
@@ -366,7 +458,7 @@ mod tests {
     fn the_written_json_gives_the_same_ids_here_and_in_hugging_face_tokenizers() {
         let gpt2 = Tokenizer::gpt2().unwrap();
         let again = Tokenizer::from_json("x", gpt2.json().to_vec()).unwrap();
-        assert!(matches!(again.engine, Engine::Bytes(_)));
+        assert!(again.has_own_engine());
         let mut foreign = tokenizers::Tokenizer::from_bytes(gpt2.json()).unwrap();
         foreign.set_encode_special_tokens(true);
         let long = "ab".repeat(5000) + &"x".repeat(3000) + "日本語".repeat(400).as_str();
@@ -398,17 +490,58 @@ mod tests {
         assert_eq!(foreign.token_bytes().unwrap_err().exit_code(), 2);
     }
 
+    /// A byte-level vocabulary of these bytes alone.
+    fn of_bytes(bytes: &[u8], change: impl Fn(&mut Value)) -> Result<Tokenizer> {
+        let table = format::byte_chars();
+        let vocab: serde_json::Map<String, Value> = bytes
+            .iter()
+            .enumerate()
+            .map(|(id, &b)| (table[usize::from(b)].to_string(), id.into()))
+            .collect();
+        let mut json: Value = serde_json::from_slice(Tokenizer::gpt2().unwrap().json()).unwrap();
+        json["added_tokens"] = Value::Array(Vec::new());
+        json["model"]["vocab"] = vocab.into();
+        json["model"]["merges"] = Value::Array(Vec::new());
+        change(&mut json);
+        Tokenizer::from_json("t", serde_json::to_vec(&json).unwrap())
+    }
+
     #[test]
-    fn a_learned_vocabulary_has_the_size_asked_for_and_loses_nothing() {
-        let text = "the cat sat on the mat and the cat sat again\n".repeat(20);
-        let learned = Tokenizer::train([text.clone()].into_iter(), 270).unwrap();
-        assert_eq!((learned.vocab_size(), learned.eos_id()), (270, Some(269)));
-        let odd = format!("{text} Ünïcode 日本 \u{0} end");
-        let ids = learned.encode(&odd).unwrap();
-        assert!(ids.len() < odd.len());
-        assert_eq!(learned.decode(&ids), odd.as_bytes());
-        let bytes = learned.token_bytes().unwrap();
-        assert_eq!(ids.iter().map(|&id| bytes[id as usize] as usize).sum::<usize>(), odd.len());
-        assert_eq!(bytes[269], 0);
+    fn a_byte_without_a_token_matters_only_to_a_text_that_has_it() {
+        let letters: Vec<u8> = (b'a'..=b'z').collect();
+        let tokenizer = of_bytes(&letters, |_| {}).unwrap();
+        assert!(tokenizer.has_own_engine());
+        assert_eq!(tokenizer.encode("cab").unwrap(), [2, 0, 1]);
+        let error = tokenizer.encode("a b").unwrap_err().to_string();
+        assert!(error.contains("0x20"), "{error}");
+        let unknown = of_bytes(&letters, |json| json["model"]["unk_token"] = "a".into()).unwrap();
+        assert_eq!(unknown.encode("c b").unwrap(), [2, 0, 1], "as the library has it");
+        assert!(unknown.lossy() && !tokenizer.lossy());
+    }
+
+    #[test]
+    fn dropout_is_off_and_said_to_be() {
+        let all: Vec<u8> = (0..=255).collect();
+        let tokenizer = of_bytes(&all, |json| json["model"]["dropout"] = 0.5.into()).unwrap();
+        assert!(tokenizer.has_own_engine());
+        assert!(tokenizer.notes()[0].contains("dropout of 0.5 is off"), "{:?}", tokenizer.notes());
+    }
+
+    #[test]
+    fn a_tokenizer_that_rewrites_the_text_is_lossy_and_a_byte_level_one_has_lengths() {
+        let all: Vec<u8> = (0..=255).collect();
+        let split = of_bytes(&all, |json| {
+            json["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false},
+                {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]});
+        })
+        .unwrap();
+        assert!(!split.has_own_engine() && !split.lossy());
+        let text = "Ünïcode a\u{200d}b 日本";
+        let (ids, lengths) = (split.encode(text).unwrap(), split.token_bytes().unwrap());
+        assert_eq!(ids.iter().map(|&id| lengths[id as usize] as usize).sum::<usize>(), text.len());
+        let lower =
+            of_bytes(&all, |json| json["normalizer"] = serde_json::json!({"type": "Lowercase"}));
+        assert!(lower.unwrap().lossy());
     }
 }

@@ -2,24 +2,16 @@
 //!
 //! Only what the fast path encodes exactly is read here: a BPE model over the byte alphabet, the
 //! ByteLevel pre-tokenizer with GPT-2's pattern, nothing that rewrites the text. Everything else is
-//! left to the tokenizers crate.
+//! left to the tokenizers crate, after [`settle`] has settled what would make it differ from one run
+//! to the next or from the published library.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::added::AddedToken;
 use super::bpe::ByteBpe;
-
-/// A token that is found in the text before the merges, where special tokens are allowed.
-#[derive(Debug, Clone)]
-pub struct AddedToken {
-    /// Its id.
-    pub id: u32,
-    /// Its text.
-    pub content: String,
-    /// Whether it steers (end of text) rather than being text.
-    pub special: bool,
-}
+use super::pattern;
 
 /// The character that stands for each byte in a vocabulary (GPT-2's `bytes_to_unicode`): printable
 /// Latin-1 stands for itself, the rest is numbered from U+0100 on.
@@ -44,17 +36,47 @@ pub fn bytes_to_text(bytes: &[u8], table: &[char; 256]) -> String {
     bytes.iter().map(|&b| table[usize::from(b)]).collect()
 }
 
-/// The added tokens that `json` lists.
-pub fn added_tokens(json: &Value) -> Vec<AddedToken> {
-    let listed = json["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let token = |t: &Value| {
-        Some(AddedToken {
-            id: u32::try_from(t["id"].as_u64()?).ok()?,
-            content: t["content"].as_str()?.to_owned(),
-            special: t["special"].as_bool().unwrap_or(false),
-        })
-    };
-    listed.iter().filter_map(token).collect()
+/// The bytes of a vocabulary's text; `None` where it has characters outside the byte alphabet.
+pub fn text_to_bytes(text: &str, chars: &HashMap<char, u8>) -> Option<Box<[u8]>> {
+    text.chars().map(|c| chars.get(&c).copied()).collect()
+}
+
+/// The byte of each character of [`byte_chars`].
+pub fn char_bytes() -> HashMap<char, u8> {
+    byte_chars().into_iter().zip(0..=255u8).collect()
+}
+
+/// Settles what encoding must not depend on: dropout is turned off, and the patterns of `Split` and
+/// `Replace` mean what they mean to the published library, whose regular expressions are Oniguruma's.
+/// Returns what was changed of the tokenizer's law, for people.
+pub fn settle(json: &mut Value) -> Vec<String> {
+    let mut notes = Vec::new();
+    let dropout = json["model"]["dropout"].as_f64().filter(|&p| p > 0.0);
+    if let (Some(dropout), Some(model)) = (dropout, json["model"].as_object_mut()) {
+        model.insert("dropout".into(), Value::Null);
+        notes.push(format!("its dropout of {dropout} is off: a text has one encoding"));
+    }
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
+        if json[part].is_object() {
+            settle_patterns(&mut json[part]);
+        }
+    }
+    notes
+}
+
+fn settle_patterns(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                match value {
+                    Value::String(text) if key == "Regex" => *text = pattern::from_oniguruma(text),
+                    _ => settle_patterns(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_patterns),
+        _ => {}
+    }
 }
 
 /// Reads a vocabulary that [`ByteBpe`] encodes exactly; `None` for any other kind.
@@ -66,11 +88,14 @@ pub fn read(json: &Value) -> Result<Option<ByteBpe>, String> {
         return Ok(None);
     }
     let model = &json["model"];
-    let chars: HashMap<char, u8> = byte_chars().into_iter().zip(0..=255u8).collect();
+    let chars = char_bytes();
     let Some(vocab) = model["vocab"].as_object() else {
         return Err("model.vocab is missing".into());
     };
-    let added = added_tokens(json);
+    let added = AddedToken::listed(json);
+    if !numbered_as_listed(&added, vocab) {
+        return Ok(None);
+    }
     // Ids are dense in practice; a hostile one must not size an allocation.
     let limit = 4 * (vocab.len() + added.len()) + 1024;
     let mut tokens: Vec<Option<Box<[u8]>>> = Vec::with_capacity(vocab.len());
@@ -84,22 +109,15 @@ pub fn read(json: &Value) -> Result<Option<ByteBpe>, String> {
         if tokens.len() <= at {
             tokens.resize(at + 1, None);
         }
-        if added.iter().all(|t| u64::from(t.id) != id) {
-            tokens[at] = text.chars().map(|c| chars.get(&c).copied()).collect();
-            if tokens[at].is_none() {
-                return Ok(None); // characters outside the byte alphabet
-            }
+        tokens[at] = text_to_bytes(text, &chars);
+        // An added token may have any text: nothing but itself makes it.
+        if tokens[at].is_none() && added.iter().all(|t| u64::from(t.id) != id) {
+            return Ok(None);
         }
         ids.insert(text, id as u32);
     }
-    for token in &added {
-        let at = token.id as usize;
-        if at >= limit {
-            return Err(format!("the id {at} of token {:?} is too large", token.content));
-        }
-        if tokens.len() <= at {
-            tokens.resize(at + 1, None);
-        }
+    if let Some(token) = added.iter().find(|t| t.id as usize >= limit) {
+        return Err(format!("the id {} of token {:?} is too large", token.id, token.content));
     }
     let mut merges = Vec::new();
     for merge in model["merges"].as_array().ok_or("model.merges is missing")? {
@@ -114,7 +132,25 @@ pub fn read(json: &Value) -> Result<Option<ByteBpe>, String> {
         let pair = pair.and_then(|(l, r)| Some((*ids.get(l)?, *ids.get(r)?)));
         merges.push(pair.ok_or_else(|| format!("the merge {merge} is no pair of tokens"))?);
     }
-    ByteBpe::new(tokens, merges).map(Some)
+    let bpe = ByteBpe::new(tokens, merges)?;
+    // The library has an unknown token for bytes without one of their own; here they are an error.
+    let unknown = model["unk_token"].is_string()
+        && bpe.missing_byte(&(0..=255).collect::<Vec<_>>()).is_some();
+    Ok(if unknown { None } else { Some(bpe) })
+}
+
+/// Whether the library gives added tokens the ids that are listed: those of the vocabulary for the
+/// words in it, then the next free ones in turn.
+fn numbered_as_listed(added: &[AddedToken], vocab: &serde_json::Map<String, Value>) -> bool {
+    let mut next = vocab.len() as u64;
+    let mut seen = std::collections::HashSet::new();
+    added.iter().filter(|t| !t.content.is_empty()).all(|token| {
+        let id = vocab.get(&token.content).and_then(Value::as_u64).unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        });
+        seen.insert(&token.content) && id == u64::from(token.id)
+    })
 }
 
 /// Whether everything beside vocabulary and merges is as GPT-2 has it.

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::device::{Runtime, memory_bytes};
-use crate::kernels::matmul;
+use crate::kernels::simd::{self, Level};
 
 /// Processor, cores, memory, device, threads and versions, for the `run` record.
 pub(super) fn describe(runtime: &Runtime) -> Value {
@@ -20,7 +20,8 @@ pub(super) fn describe(runtime: &Runtime) -> Value {
         "memory_bytes": memory_bytes(),
         "device": runtime.device_name(),
         "threads": runtime.threads,
-        "avx512": matmul::available(),
+        "avx512": Level::of_machine() == Level::Avx512,
+        "simd": simd::level().name(),
         "libtorch": crate::LIBTORCH,
         "load_average": fs::read_to_string("/proc/loadavg")
             .ok()

@@ -4,6 +4,7 @@
 use ao_core::cli::{Progress, RunRecord};
 use ao_core::format::jsonl;
 use ao_core::process::Orders;
+use ao_core::score::Protocol;
 use ao_core::{Error, Result};
 use serde_json::{Value, json};
 
@@ -77,8 +78,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     for round in 0..rounds {
         for ((point, sampler), measured) in points.iter().zip(&mut samplers).zip(&mut measured) {
             let first = round * point.batch_size as u64;
-            let one =
-                subject.generate(sampler.as_mut(), point, (args.seed.seed, length, first))?;
+            let one = subject.generate(sampler.as_mut(), point, (args.seed.seed, length, first))?;
             if round >= args.warmup {
                 measured.push(one);
             }
@@ -105,9 +105,10 @@ pub fn run(args: BenchArgs) -> Result<()> {
 /// The reference's scores of all samples that a point drew in its timed rounds.
 fn quality(reference: &mut Reference, measured: &[Measured]) -> Result<Value> {
     let mut judged = Judged::default();
+    let judge = reference.judge(Protocol::Sedd, None);
     for one in measured {
         let texts: Vec<Option<&[u32]>> = one.texts.iter().map(|t| Some(t.as_slice())).collect();
-        for (text, (nll, count)) in one.texts.iter().zip(reference.judge(&texts)?) {
+        for (text, (nll, count)) in one.texts.iter().zip(reference.score(&judge, &texts)?) {
             if count > 0 {
                 judged.add(judged.count() as u64, text, nll, count)?;
             }
@@ -116,7 +117,7 @@ fn quality(reference: &mut Reference, measured: &[Measured]) -> Result<Value> {
     let (mean, pooled) = (judged.mean(), judged.pooled());
     let [distinct_1, distinct_2, distinct_3] = judged.variety.distinct();
     Ok(json!({
-        "protocol": "sedd",
+        "protocol": Protocol::Sedd,
         "samples": judged.count(),
         "perplexity_mean": mean.mean,
         "perplexity_mean_std_error": Some(mean.std_error).filter(|e| e.is_finite()),
@@ -125,6 +126,7 @@ fn quality(reference: &mut Reference, measured: &[Measured]) -> Result<Value> {
         "distinct_1": distinct_1,
         "distinct_2": distinct_2,
         "distinct_3": distinct_3,
+        "distinct_tokens": judged.variety.distinct_tokens(),
         "repetition": judged.variety.repetition(),
     }))
 }

@@ -69,12 +69,12 @@ impl Subject {
         filter: &Filter,
         runtime: &Runtime,
     ) -> Result<Box<dyn Sampler>> {
-        let one_a_step = point.steps == free
-            && self.config.capabilities().orders == Orders::LeftToRight;
+        let one_a_step =
+            point.steps == free && self.config.capabilities().orders == Orders::LeftToRight;
         let settings = SampleSettings {
             steps: Some(point.steps).filter(|_| !one_a_step),
             drafts: point.speculative.map(Drafts::Speculative),
-            ..SampleSettings::plain(filter.clone(), runtime.threads)
+            ..SampleSettings::plain(filter.clone())
         };
         let model = Model { config: &self.config, weights: &self.weights, runtime };
         family::of(&self.config)?.sampler(model, &settings)

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use ao_core::Result;
 use tch::Tensor;
 
-use super::engine::{Ask, Engine, Sequence};
+use super::engine::{Ask, Engine, Sequence, owners};
 use super::schedule::Schedule;
 use crate::kernels::categorical;
 
@@ -124,16 +124,17 @@ pub fn run(
             .collect();
         let hidden = engine.predict(sequences, &asks)?;
         let (rule, used) = (order.rule, engine.filter.vocab_used);
-        let confidence = engine.each_row(&hidden, &|_, logits, drawer| {
+        let asked = owners(asks.iter().map(|ask| ask.positions.len()));
+        let confidence = engine.each_row(&hidden, &asked, &|_, logits, drawer| {
             drawer.check(logits)?;
             Ok(rule.confidence(&logits[..used.min(logits.len())]))
         })?;
-        let (mut rows, mut owners, mut start) = (Vec::new(), Vec::new(), 0);
+        let (mut rows, mut of_rows, mut start) = (Vec::new(), Vec::new(), 0);
         for (r, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.positions.is_empty()) {
             let end = start + ask.positions.len();
             let chosen = most_confident(&confidence[start..end], sizes[r]);
             rows.extend(chosen.iter().map(|&i| (start + i) as i64));
-            owners.extend(chosen.iter().map(|_| r));
+            of_rows.extend(chosen.iter().map(|_| r));
             engine.predictor.choose(r, chosen[0]);
             let next: Vec<u32> = chosen.iter().map(|&i| ask.positions[i]).collect();
             sequences[r].put_next(&next);
@@ -141,8 +142,8 @@ pub fn run(
             start = end;
         }
         let rows = Tensor::from_slice(&rows).to_device(hidden.device());
-        let draws = engine.draw(sequences, &hidden.index_select(0, &rows), &owners)?;
-        for (draw, r) in draws.into_iter().zip(owners) {
+        let draws = engine.draw(sequences, &hidden.index_select(0, &rows), &of_rows)?;
+        for (draw, r) in draws.into_iter().zip(of_rows) {
             sequences[r].push(draw, None);
         }
     }
@@ -151,12 +152,7 @@ pub fn run(
 
 /// The positions that are ranked: the lowest of the window, and at least as many as the step
 /// reveals. They come next in the sequence's order.
-fn candidates(
-    engine: &Engine,
-    sequence: &mut Sequence,
-    size: usize,
-    window: Option<usize>,
-) -> Ask {
+fn candidates(engine: &Engine, sequence: &mut Sequence, size: usize, window: Option<usize>) -> Ask {
     if size == 0 {
         return Ask::default();
     }

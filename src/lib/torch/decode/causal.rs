@@ -8,6 +8,7 @@ use ao_core::{Error, Result};
 use tch::Tensor;
 
 use super::engine::{Ask, Predictor, Sequence};
+use super::few_row::FewRow;
 use crate::network::attention::{Cache, CachedRow};
 use crate::network::{Network, cached_pass};
 
@@ -26,6 +27,8 @@ pub struct Reading<'a> {
 /// A causal network over a cache.
 pub struct CausalPredictor {
     network: Box<dyn Network>,
+    /// Makes the passes, where there is one; else libtorch does.
+    few_row: Option<FewRow>,
     cache: Option<Cache>,
     /// Rows of each sequence in the cache.
     cached: Vec<usize>,
@@ -33,9 +36,16 @@ pub struct CausalPredictor {
 }
 
 impl CausalPredictor {
-    /// Nothing read yet.
+    /// Over a frozen network; nothing read yet.
     pub fn new(network: Box<dyn Network>) -> CausalPredictor {
-        CausalPredictor { network, cache: None, cached: Vec::new(), rows_forwarded: 0 }
+        let few_row = FewRow::new(network.as_ref());
+        CausalPredictor::with_passes(network, few_row)
+    }
+
+    /// As [`CausalPredictor::new`], with passes by `few_row`, made from the same network, or else by
+    /// libtorch.
+    pub fn with_passes(network: Box<dyn Network>, few_row: Option<FewRow>) -> CausalPredictor {
+        CausalPredictor { network, few_row, cache: None, cached: Vec::new(), rows_forwarded: 0 }
     }
 
     /// The first row that the network has: 0, or 1 where there is no [None].
@@ -78,7 +88,10 @@ impl CausalPredictor {
         }
         self.rows_forwarded += rows.len() as u64;
         let cache = self.cache.as_mut().expect("a pass follows a start");
-        Ok(cached_pass(self.network.as_ref(), &rows, &wanted, cache))
+        Ok(match &self.few_row {
+            Some(few_row) => few_row.pass(&rows, &wanted, cache),
+            None => cached_pass(self.network.as_ref(), &rows, &wanted, cache),
+        })
     }
 
     /// Forgets the rows of sequence `r` from `count` on.
@@ -134,7 +147,7 @@ impl Predictor for CausalPredictor {
         }
     }
 
-    fn logits(&self, hidden: &Tensor, out: &mut [f32]) {
+    fn logits(&self, hidden: &Tensor, _: &[usize], out: &mut [f32]) {
         self.network.base().head.logits_into(hidden, out);
     }
 

@@ -290,7 +290,12 @@ fn finite_max(logits: &[f32]) -> Result<f32> {
 }
 
 impl Buffers {
-    fn distribution<'a>(&'a mut self, filter: &Filter, logits: &'a [f32], seen: &[u32]) -> Distribution<'a> {
+    fn distribution<'a>(
+        &'a mut self,
+        filter: &Filter,
+        logits: &'a [f32],
+        seen: &[u32],
+    ) -> Distribution<'a> {
         let used = filter.vocab_used.min(logits.len());
         let row = if filter.touches() {
             self.row.clear();

@@ -17,7 +17,7 @@ use tch::Tensor;
 use super::causal::CausalPredictor;
 use super::distribution::{Draw, Drawer};
 use super::filter::Filter;
-use crate::kernels::pool::Pool;
+use crate::kernels::pool;
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
@@ -157,8 +157,10 @@ pub struct Tally {
     pub passes: u64,
     /// Passes of the network, summed over samples.
     pub network_calls: u64,
-    /// Tokens that were drafted and put to the test.
+    /// Tokens that were drafted.
     pub drafted: u64,
+    /// Of these, tokens that were put to the test: none behind the first that failed.
+    pub tested: u64,
     /// Of these, tokens that stayed.
     pub accepted: u64,
     /// Time in the blocks.
@@ -179,9 +181,9 @@ pub struct Ask {
     pub sigma: f64,
 }
 
-/// Which (sequence, number among its rows) each of the rows is of that a pass gives.
-pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
-    counts.enumerate().flat_map(|(r, count)| (0..count).map(move |j| (r, j))).collect()
+/// The sequence of each of the rows that a pass gives, as many of each as `counts` says.
+pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+    counts.enumerate().flat_map(|(r, count)| std::iter::repeat_n(r, count)).collect()
 }
 
 /// A network as decoding asks it.
@@ -199,8 +201,9 @@ pub trait Predictor {
     /// newest row predicts.
     fn choose(&mut self, r: usize, chosen: usize);
 
-    /// Logits of hidden rows (N, C), f32 (N, V), into the first N·V of `out`.
-    fn logits(&self, hidden: &Tensor, out: &mut [f32]);
+    /// Logits of hidden rows (N, C), f32 (N, V), into the first N·V of `out`; row i is of sequence
+    /// `owners[i]`.
+    fn logits(&self, hidden: &Tensor, owners: &[usize], out: &mut [f32]);
 
     /// Logits of a row V.
     fn vocab_size(&self) -> usize;
@@ -224,7 +227,6 @@ pub struct Engine {
     pub candidates: usize,
     /// What was done so far.
     pub tally: Tally,
-    pool: Pool,
     /// Drawers that no thread uses at the moment.
     drawers: Mutex<Vec<Drawer>>,
     /// Logits of the rows at hand.
@@ -232,13 +234,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with the distributions of `filter`, drawing on `threads` threads.
+    /// An engine with the distributions of `filter`.
     pub fn new(
         predictor: Box<dyn Predictor>,
         masks: Option<Masks>,
         filter: Filter,
         candidates: usize,
-        threads: usize,
     ) -> Engine {
         Engine {
             predictor,
@@ -246,7 +247,6 @@ impl Engine {
             filter,
             candidates,
             tally: Tally::default(),
-            pool: Pool::new(threads),
             drawers: Mutex::default(),
             logits: Vec::new(),
         }
@@ -305,35 +305,37 @@ impl Engine {
         let uniforms: Vec<f64> = owners.iter().map(|&r| sequences[r].stream.uniform()).collect();
         let sequences = &*sequences;
         let (filter, count) = (self.filter.clone(), self.candidates);
-        self.each_row(hidden, &|i, logits, drawer| {
+        self.each_row(hidden, owners, &|i, logits, drawer| {
             let draw = drawer.draw(&filter, logits, &sequences[owners[i]].tokens, uniforms[i])?;
             Ok(drawer.with_candidates(draw, &filter, logits, count))
         })
     }
 
     /// Calls `work` with the number and the logits of each hidden row (N, C), on several threads;
-    /// outcomes in order.
+    /// outcomes in order. Row i is of sequence `owners[i]`.
     ///
     /// # Errors
     /// Those of `work`.
     pub fn each_row<T: Send>(
         &mut self,
         hidden: &Tensor,
+        owners: &[usize],
         work: &(impl Fn(usize, &[f32], &mut Drawer) -> Result<T> + Sync),
     ) -> Result<Vec<T>> {
-        let count = hidden.size()[0] as usize;
+        let count = owners.len();
         let vocab = self.predictor.vocab_size();
         let most = (LOGIT_BYTES / (4 * vocab)).max(1);
         self.tally.rows_through_head += count as u64;
         let mut outcomes = Vec::with_capacity(count);
-        for start in (0..count).step_by(most) {
-            let rows = most.min(count - start);
+        for Range { start, end } in cut(owners, most) {
+            let rows = end - start;
             let started = Instant::now();
             let mut values = std::mem::take(&mut self.logits);
             if values.len() < rows * vocab {
                 values.resize(rows * vocab, 0.0);
             }
-            self.predictor.logits(&hidden.narrow(0, start as i64, rows as i64), &mut values);
+            let part = hidden.narrow(0, start as i64, rows as i64);
+            self.predictor.logits(&part, &owners[start..end], &mut values);
             self.tally.head += started.elapsed();
             let part = self.each_of(rows, vocab, &|i, drawer| {
                 work(start + i, &values[i * vocab..(i + 1) * vocab], drawer)
@@ -358,7 +360,7 @@ impl Engine {
         let started = Instant::now();
         let unit = if count * width < THREADED { count.max(1) } else { 1 };
         let done = Mutex::new(Vec::new());
-        self.pool.split(count, unit, usize::MAX, &|range: Range<usize>, _| {
+        pool::split(count, unit, usize::MAX, &|range: Range<usize>, _| {
             let mut drawer = lock(&self.drawers).pop().unwrap_or_default();
             let part: Vec<Result<T>> = range.clone().map(|i| work(i, &mut drawer)).collect();
             lock(&self.drawers).push(drawer);
@@ -381,7 +383,36 @@ impl Engine {
     }
 }
 
+/// Cuts rows of sequences `owners` into parts of at most `most`. How a sequence's rows are cut does
+/// not depend on the others.
+fn cut(owners: &[usize], most: usize) -> Vec<Range<usize>> {
+    let (mut parts, mut at): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
+    for piece in owners.chunk_by(|a, b| a == b).flat_map(|own| own.chunks(most)) {
+        let end = at + piece.len();
+        match parts.last_mut() {
+            Some(part) if end - part.start <= most => part.end = end,
+            _ => parts.push(at..end),
+        }
+        at = end;
+    }
+    parts
+}
+
 /// What a mutex holds; a thread that panicked has left nothing half done in it.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_sequence_are_cut_alike_whatever_comes_before_them() {
+        let pieces =
+            |counts: &[usize]| -> Vec<Range<usize>> { cut(&owners(counts.iter().copied()), 4) };
+        assert_eq!(pieces(&[1, 2, 1, 3]), [0..4, 4..7]);
+        assert_eq!(pieces(&[2, 3, 0, 9]), [0..2, 2..5, 5..9, 9..13, 13..14]);
+        assert!(pieces(&[]).is_empty());
+    }
 }

@@ -6,6 +6,7 @@
 //! | [`template`] | prompts and infilling templates |
 //! | [`engine`] | sequences in the making, passes, logits, draws |
 //! | [`causal`], [`masked`] | how a causal and a bidirectional network are asked |
+//! | [`few_row`] | passes of a causal network on kernels of our own |
 //! | [`plan`] | groups of positions along an order, Tweedie's and first-hitting's |
 //! | [`adaptive`] | the positions that the model is most confident of |
 //! | [`analytic`] | SEDD's analytic step |
@@ -20,6 +21,7 @@ pub mod analytic;
 pub mod causal;
 pub mod distribution;
 pub mod engine;
+pub mod few_row;
 pub mod filter;
 pub mod masked;
 pub mod plan;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ao_core::Result;
 
-use super::engine::{Ask, Engine, Sequence};
+use super::engine::{Ask, Engine, Sequence, owners};
 use super::schedule::Schedule;
 
 /// Positions that one pass reveals.
@@ -113,11 +113,7 @@ pub fn reveal(
             sequence.steps += usize::from(!step.positions.is_empty());
         }
         let hidden = engine.predict(sequences, &asks)?;
-        let owners: Vec<usize> = steps
-            .iter()
-            .enumerate()
-            .flat_map(|(r, step)| std::iter::repeat_n(r, step.positions.len()))
-            .collect();
+        let owners = owners(steps.iter().map(|step| step.positions.len()));
         let draws = engine.draw(sequences, &hidden, &owners)?;
         for (draw, r) in draws.into_iter().zip(owners) {
             sequences[r].push(draw, steps[r].time);

@@ -60,13 +60,11 @@ pub struct SampleSettings {
     pub filter: Filter,
     /// List this many likeliest tokens of every drawn position.
     pub candidates: usize,
-    /// Threads that draw.
-    pub threads: usize,
 }
 
 impl SampleSettings {
     /// One token a step from the distribution of `filter`, along the family's own orders.
-    pub fn plain(filter: Filter, threads: usize) -> SampleSettings {
+    pub fn plain(filter: Filter) -> SampleSettings {
         SampleSettings {
             order: None,
             adaptive: None,
@@ -77,7 +75,6 @@ impl SampleSettings {
             prompt_order: PromptOrder::Given,
             filter,
             candidates: 0,
-            threads,
         }
     }
 }

@@ -60,12 +60,13 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
             rounds.push(Round::start(engine, sequence, proposals, depth)?);
         }
         let readings: Vec<Reading> = rounds.iter().map(Round::reading).collect();
-        let places = owners(readings.iter().map(|reading| reading.wanted));
+        let owners = owners(readings.iter().map(|reading| reading.wanted));
+        let first = |r: usize| owners.partition_point(|&other| other < r);
         let shown = &*sequences;
         let hidden = engine.timed(|engine| engine.causal()?.read(shown, &readings))?;
         let (filter, count) = (engine.filter.clone(), engine.candidates);
-        let rows = engine.each_row(&hidden, &|i, logits, drawer| {
-            let (r, j) = places[i];
+        let rows = engine.each_row(&hidden, &owners, &|i, logits, drawer| {
+            let (r, j) = (owners[i], i - first(owners[i]));
             let round = &rounds[r];
             let seen = &shown[r].tokens;
             let outcome = match (round.coins.get(j), round.drafts.get(j)) {
@@ -85,12 +86,10 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
                     None
                 }
             };
-            let outcome = outcome.map(|(stays, draw)| {
-                (stays, drawer.with_candidates(draw, &filter, logits, count))
-            });
-            // Those of a tested row are done with.
-            let logits = if j < round.causal { Vec::new() } else { logits.to_vec() };
-            Ok(Row { logits, outcome })
+            let outcome = outcome
+                .map(|(stays, draw)| (stays, drawer.with_candidates(draw, &filter, logits, count)));
+            // The next round drafts from the causal rows too that follow a rejected token.
+            Ok(Row { logits: logits.to_vec(), outcome })
         })?;
         let mut rows = rows.into_iter();
         for (r, round) in rounds.iter().enumerate().filter(|(_, round)| round.causal > 0) {
@@ -112,7 +111,8 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
             proposals[r] = own.map(|row| row.logits).collect();
             sequence.steps += 1;
             sequence.network_calls += 1;
-            engine.tally.drafted += tested as u64;
+            engine.tally.drafted += round.drafts.len() as u64;
+            engine.tally.tested += tested as u64;
             engine.tally.accepted += stayed as u64;
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! A template is one object with one of
 //! - `"text"`: a text in which each `___` is a gap of one token and `{"gap":k}` one of k; or a list
-//!   of texts and `{"gap":k}` objects. Each stretch of text between gaps is tokenized on its own, as
-//!   it stands: a space before a gap is a given space.
+//!   of texts and `{"gap":k}` objects. Text beside a gap is tokenized as the whole text would be: a
+//!   space that tokens carry in front of their word belongs to the gap.
 //! - `"tokens"`: a list of ids, `null` (a gap of one token) and `{"gap":k}`.
 //!
 //! and may have `"given"`: the positions of the given tokens in the order in which they are to be
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use ao_core::format::jsonl;
 use ao_core::rng::Stream;
-use ao_core::tokens::Tokenizer;
+use ao_core::tokens::{GappedPart, Tokenizer};
 use ao_core::{Error, Result};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -142,40 +142,37 @@ impl Template {
     }
 
     fn add_text(&mut self, value: &Value, limits: Limits) -> Result<(), String> {
+        let mut parts = Vec::new();
         match value {
-            Value::String(text) => self.add_marked_text(text, limits),
-            Value::Array(items) => items.iter().try_for_each(|item| match item {
-                Value::String(text) => self.add_marked_text(text, limits),
-                Value::Object(_) => self.add_gap(gap(item)?, limits),
-                _ => Err(format!("'text' holds {item}; allowed are texts and {{\"gap\":k}}")),
-            }),
-            _ => Err("'text' must be a text, or a list of texts and {\"gap\":k}".into()),
+            Value::String(text) => marked_text(text, &mut parts),
+            Value::Array(items) => {
+                for item in items {
+                    match item {
+                        Value::String(text) => marked_text(text, &mut parts),
+                        Value::Object(_) => parts.push(GappedPart::Gap(gap(item)?)),
+                        _ => {
+                            return Err(format!(
+                                "'text' holds {item}; allowed are texts and {{\"gap\":k}}"
+                            ));
+                        }
+                    }
+                }
+            }
+            _ => return Err("'text' must be a text, or a list of texts and {\"gap\":k}".into()),
         }
-    }
-
-    /// A text with `___` and `{"gap":k}` in it.
-    fn add_marked_text(&mut self, mut text: &str, limits: Limits) -> Result<(), String> {
-        while !text.is_empty() {
-            let blank = text.find("___").map(|at| (at, 3, 1));
-            let counted = next_counted_gap(text);
-            let first = [blank, counted].into_iter().flatten().min();
-            let (at, length, size) = first.unwrap_or((text.len(), 0, 0));
-            self.add_plain_text(&text[..at], limits)?;
-            self.add_gap(size, limits)?;
-            text = &text[at + length..];
-        }
-        Ok(())
-    }
-
-    fn add_plain_text(&mut self, text: &str, limits: Limits) -> Result<(), String> {
-        if text.is_empty() {
+        let gaps = parts.iter().fold(0usize, |sum, part| match part {
+            GappedPart::Gap(size) => sum.saturating_add(*size),
+            GappedPart::Text(_) => sum,
+        });
+        self.add_gap(gaps, limits)?;
+        if !parts.iter().any(|p| matches!(p, GappedPart::Text(text) if !text.is_empty())) {
             return Ok(());
         }
         let tokenizer = limits.tokenizer.ok_or(
             "text needs a tokenizer and none lies beside the checkpoint; give --tokenizer",
         )?;
-        let ids = tokenizer.encode(text).map_err(|e| e.to_string())?;
-        ids.into_iter().try_for_each(|id| self.add_token(id, limits))
+        self.tokens = tokenizer.encode_with_gaps(&parts).map_err(|e| e.to_string())?;
+        self.check_length(limits)
     }
 
     fn add_token(&mut self, id: u32, limits: Limits) -> Result<(), String> {
@@ -238,6 +235,17 @@ impl Template {
     }
 }
 
+/// The parts of a text with `___` and `{"gap":k}` in it.
+fn marked_text<'t>(mut text: &'t str, parts: &mut Vec<GappedPart<'t>>) {
+    while !text.is_empty() {
+        let blank = text.find("___").map(|at| (at, 3, 1));
+        let first = [blank, next_counted_gap(text)].into_iter().flatten().min();
+        let (at, length, size) = first.unwrap_or((text.len(), 0, 0));
+        parts.extend([GappedPart::Text(&text[..at]), GappedPart::Gap(size)]);
+        text = &text[at + length..];
+    }
+}
+
 /// The size of `{"gap":k}`.
 fn gap(value: &Value) -> Result<usize, String> {
     let only = value.as_object().filter(|o| o.len() == 1).and_then(|o| o.get("gap"));
@@ -286,6 +294,15 @@ mod tests {
             assert_eq!(read(json).unwrap().tokens, expected, "{json}");
         }
         assert_eq!(read(r#"{"text":"{\"gap\":x} _"}"#).unwrap().free(), 0, "not a gap: plain text");
+    }
+
+    #[test]
+    fn a_blank_before_a_word_belongs_to_the_gap() {
+        let tokens = |json: &str| read(json).unwrap().tokens;
+        let spaced = tokens(r#"{"text":"The ___ sat"}"#);
+        assert_eq!(spaced, [Some(464), None, Some(3332)]);
+        assert_eq!(tokens(r#"{"text":["The ",{"gap":1}," sat"]}"#), spaced);
+        assert_eq!(tokens(r#"{"text":"___ ___"}"#), [None, None]);
     }
 
     #[test]

@@ -8,14 +8,14 @@ use ao_core::{Error, Result};
 use super::by_mask::ByMask;
 use super::by_order::ByOrder;
 use super::traits::Family;
-use crate::network::{ddit, wrapped};
+use crate::network::{ao_gpt, ddit, gpt2, sigma_gpt};
 
 /// The families, one line each: the `arch`, and its network.
 static FAMILIES: [(&str, &dyn Family); 7] = [
-    ("ao-gpt", &ByOrder(wrapped)),
-    ("sigma-gpt", &ByOrder(wrapped)),
-    ("sigma-official", &ByOrder(wrapped)),
-    ("gpt2", &ByOrder(wrapped)),
+    ("ao-gpt", &ByOrder(ao_gpt)),
+    ("sigma-gpt", &ByOrder(sigma_gpt)),
+    ("sigma-official", &ByOrder(sigma_gpt)),
+    ("gpt2", &ByOrder(gpt2)),
     ("radd", &ByMask(ddit)),
     ("mdlm", &ByMask(ddit)),
     ("sedd", &ByMask(ddit)),

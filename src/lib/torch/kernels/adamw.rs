@@ -4,7 +4,7 @@
 //! p ← p·(1 − lr·wd); m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²;
 //! p ← p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε). Elementwise, so the number of threads changes nothing.
 
-use super::parts;
+use super::pool;
 
 /// The scalars of one step.
 #[derive(Debug, Clone, Copy)]
@@ -66,29 +66,27 @@ impl<'a> Buffers<'a> {
 const BLOCK: usize = 4096;
 
 /// One update of everything.
-pub fn step(buffers: Buffers, step: Step, threads: usize) {
+pub fn step(buffers: Buffers, step: Step) {
     let length = buffers.parameters.len();
-    let mut rest = buffers;
-    std::thread::scope(|scope| {
-        for part in parts(length, threads) {
-            let (mut mine, others) = rest.split_at(part.len());
-            rest = others;
-            let mut work = move || {
-                let mut at = part.start;
-                let mut start = 0;
-                while start < mine.parameters.len() {
-                    let mut end = (start + BLOCK).min(mine.parameters.len());
-                    // A block lies on one side of the line between decayed and not.
-                    if at < step.decayed && step.decayed < at + (end - start) {
-                        end = start + (step.decayed - at);
-                    }
-                    let decay = if at < step.decayed { step.weight_decay } else { 0.0 };
-                    block(&mut mine, start..end, &step, decay);
-                    at += end - start;
-                    start = end;
-                }
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+    let piece = pool::piece(length, 1);
+    let (mut pieces, mut rest) = (Vec::new(), buffers);
+    for start in (0..length).step_by(piece) {
+        let (mine, others) = rest.split_at(piece.min(length - start));
+        pieces.push((start, mine));
+        rest = others;
+    }
+    pool::each(pieces, &|(mut at, mut mine): (usize, Buffers)| {
+        let mut start = 0;
+        while start < mine.parameters.len() {
+            let mut end = (start + BLOCK).min(mine.parameters.len());
+            // A block lies on one side of the line between decayed and not.
+            if at < step.decayed && step.decayed < at + (end - start) {
+                end = start + (step.decayed - at);
+            }
+            let decay = if at < step.decayed { step.weight_decay } else { 0.0 };
+            block(&mut mine, start..end, &step, decay);
+            at += end - start;
+            start = end;
         }
     });
 }
@@ -131,24 +129,11 @@ fn update(p: &mut [f32], g: &mut [f32], m: &mut [f32], v: &mut [f32], step: &Ste
 }
 
 /// Sum of squares in f64, in an order that does not depend on the number of threads.
-pub fn sum_of_squares(values: &[f32], threads: usize) -> f64 {
+pub fn sum_of_squares(values: &[f32]) -> f64 {
     const CHUNK: usize = 1 << 16;
-    let chunks: Vec<&[f32]> = values.chunks(CHUNK).collect();
-    let mut sums = vec![0f64; chunks.len()];
-    let mut rest = sums.as_mut_slice();
-    std::thread::scope(|scope| {
-        for part in parts(chunks.len(), threads) {
-            let (mine, others) = rest.split_at_mut(part.len());
-            rest = others;
-            let chunks = &chunks;
-            let work = move || {
-                for (i, sum) in part.zip(mine) {
-                    *sum = squares(chunks[i]);
-                }
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
-        }
-    });
+    let mut sums = vec![0f64; values.len().div_ceil(CHUNK)];
+    let pieces = sums.iter_mut().zip(values.chunks(CHUNK)).collect();
+    pool::each(pieces, &|(sum, chunk): (&mut f64, &[f32])| *sum = squares(chunk));
     sums.iter().sum()
 }
 

@@ -2,159 +2,128 @@
 //!
 //! Sums run over fixed lanes in a fixed order, so a row's result depends on it alone.
 
-#![allow(clippy::needless_range_loop)] // the index also picks the vector of memory
+use super::elementwise::softmax;
+use super::simd::{Element, LANES, Lanes, Level, Work, load_some, run, store_some};
 
-use super::matmul::Element;
-use super::softmax::exp;
+/// Keys whose products with the query are summed together.
+const GROUP: usize = 8;
 
-#[cfg(target_arch = "x86_64")]
-use super::matmul::{ALL, LANES, sums, tail_mask};
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
-
-/// Vectors of a head's width that are kept in registers at a time.
-#[cfg(target_arch = "x86_64")]
-const PART: usize = 8;
-
-/// Vector c of C at `p`; the last one is partial where `tail` says so.
-#[cfg(target_arch = "x86_64")]
+/// q·k of each of `scores.len()` keys, q.len() apart, to `scores`.
 #[inline(always)]
-unsafe fn vector<T: Element, const C: usize>(p: *const T, c: usize, tail: __mmask16) -> __m512 {
-    // SAFETY: the caller's word.
-    unsafe { T::load(p.add(c * LANES), if c + 1 == C { tail } else { ALL }) }
-}
-
-/// Adds q·k of C vectors of each of `scores.len()` keys, `hs` apart, to `scores`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn dots_of<T: Element, const C: usize>(
-    q: *const f32,
-    keys: *const T,
-    hs: usize,
-    tail: __mmask16,
-    scores: &mut [f32],
-) {
-    // SAFETY: the caller's word: C vectors at q and at each key.
-    unsafe {
-        let zero = _mm512_setzero_ps();
-        let mut query = [zero; C];
-        for (c, query) in query.iter_mut().enumerate() {
-            *query = vector::<f32, C>(q, c, tail);
-        }
-        let mut start = 0;
-        while start < scores.len() {
-            let slots = LANES.min(scores.len() - start);
-            let mut acc = [zero; LANES];
-            for (slot, acc) in acc.iter_mut().enumerate() {
-                if slot == slots {
-                    break;
+unsafe fn dots<L: Lanes, T: Element>(q: &[f32], keys: *const T, scores: &mut [f32]) {
+    let hs = q.len();
+    let whole = hs / LANES * LANES;
+    let mut lanes = [[0f32; LANES]; GROUP];
+    for (group, scores) in scores.chunks_mut(GROUP).enumerate() {
+        // SAFETY: the caller's word: as many keys of hs elements as there are scores; what stands
+        // behind the last key of a smaller group is not read.
+        unsafe {
+            let key = |i: usize| keys.add((group * GROUP + i.min(scores.len() - 1)) * hs);
+            let keys = [key(0), key(1), key(2), key(3), key(4), key(5), key(6), key(7)];
+            let mut from = 0;
+            while from < LANES {
+                let mut sums = [L::splat(0.0); GROUP];
+                let mut at = from;
+                while at < whole {
+                    let query = L::load(q.as_ptr().add(at));
+                    for i in 0..GROUP {
+                        sums[i] = L::mul_add(T::load::<L>(keys[i].add(at)), query, sums[i]);
+                    }
+                    at += LANES;
                 }
-                let key = keys.add((start + slot) * hs);
-                for c in 0..C {
-                    *acc = _mm512_fmadd_ps(vector::<T, C>(key, c, tail), query[c], *acc);
+                if at < hs {
+                    let count = (hs - at).min(L::WIDTH);
+                    let query = load_some::<L, f32>(q.as_ptr().add(at), count);
+                    for i in 0..GROUP {
+                        let key = load_some::<L, T>(keys[i].add(at), count);
+                        sums[i] = L::mul_add(key, query, sums[i]);
+                    }
                 }
+                for i in 0..GROUP {
+                    L::store(lanes[i].as_mut_ptr().add(from), sums[i]);
+                }
+                from += L::WIDTH;
             }
-            let mask = if slots == LANES { ALL } else { tail_mask(slots) };
-            let place = scores.as_mut_ptr().add(start);
-            let before = _mm512_maskz_loadu_ps(mask, place);
-            _mm512_mask_storeu_ps(place, mask, _mm512_add_ps(before, sums(&acc)));
-            start += slots;
+            L::sums(&lanes[..scores.len()], scores);
         }
     }
 }
 
-/// Σ weight·value of C vectors of each of `weights.len()` values, `hs` apart, to `out`.
-#[cfg(target_arch = "x86_64")]
+/// Σ weight·value of N registers of each of `weights.len()` values, `hs` apart, to `out`; even and
+/// odd slots apart, so that additions overlap.
 #[inline(always)]
-unsafe fn mix_of<T: Element, const C: usize>(
+unsafe fn mix_of<L: Lanes, T: Element, const N: usize>(
     weights: &[f32],
     values: *const T,
     hs: usize,
-    tail: __mmask16,
     out: *mut f32,
 ) {
-    // SAFETY: the caller's word: C vectors at each value and at out.
+    // SAFETY: the caller's word: N registers at each value and at `out`.
     unsafe {
-        let zero = _mm512_setzero_ps();
-        // Two sums each, so that additions overlap.
-        let (mut even, mut odd) = ([zero; C], [zero; C]);
+        let (mut even, mut odd) = ([L::splat(0.0); N], [L::splat(0.0); N]);
         let mut slot = 0;
         while slot + 2 <= weights.len() {
             let (a, b) = (values.add(slot * hs), values.add((slot + 1) * hs));
-            let (u, v) = (_mm512_set1_ps(weights[slot]), _mm512_set1_ps(weights[slot + 1]));
-            for c in 0..C {
-                even[c] = _mm512_fmadd_ps(vector::<T, C>(a, c, tail), u, even[c]);
-                odd[c] = _mm512_fmadd_ps(vector::<T, C>(b, c, tail), v, odd[c]);
+            let (u, v) = (L::splat(weights[slot]), L::splat(weights[slot + 1]));
+            for n in 0..N {
+                even[n] = L::mul_add(T::load::<L>(a.add(n * L::WIDTH)), u, even[n]);
+                odd[n] = L::mul_add(T::load::<L>(b.add(n * L::WIDTH)), v, odd[n]);
             }
             slot += 2;
         }
         if slot < weights.len() {
-            let (a, u) = (values.add(slot * hs), _mm512_set1_ps(weights[slot]));
-            for c in 0..C {
-                even[c] = _mm512_fmadd_ps(vector::<T, C>(a, c, tail), u, even[c]);
+            let (a, u) = (values.add(slot * hs), L::splat(weights[slot]));
+            for n in 0..N {
+                even[n] = L::mul_add(T::load::<L>(a.add(n * L::WIDTH)), u, even[n]);
             }
         }
-        for c in 0..C {
-            let mask = if c + 1 == C { tail } else { ALL };
-            _mm512_mask_storeu_ps(out.add(c * LANES), mask, _mm512_add_ps(even[c], odd[c]));
+        for n in 0..N {
+            L::store(out.add(n * L::WIDTH), L::add(even[n], odd[n]));
         }
     }
 }
 
-/// Calls `$f::<T, C>` for the parts of a head of width `$hs`: (first lane, mask of the last vector).
-#[cfg(target_arch = "x86_64")]
-macro_rules! each_part {
-    ($hs:expr, $f:ident::<$t:ty>($at:ident, $tail:ident => $($arg:expr),*)) => {
-        let mut $at = 0;
-        while $at < $hs {
-            let width = ($hs - $at).min(PART * LANES);
-            let $tail = if width % LANES == 0 { ALL } else { tail_mask(width) };
-            match width.div_ceil(LANES) {
-                1 => $f::<$t, 1>($($arg),*),
-                2 => $f::<$t, 2>($($arg),*),
-                3 => $f::<$t, 3>($($arg),*),
-                4 => $f::<$t, 4>($($arg),*),
-                5 => $f::<$t, 5>($($arg),*),
-                6 => $f::<$t, 6>($($arg),*),
-                7 => $f::<$t, 7>($($arg),*),
-                _ => $f::<$t, 8>($($arg),*),
-            }
-            $at += width;
-        }
-    };
-}
-
-/// q·k of each of the keys (scores.len(), hs), to `scores`.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-unsafe fn dots<T: Element>(q: &[f32], keys: *const T, scores: &mut [f32]) {
-    scores.fill(0.0);
-    let hs = q.len();
-    // SAFETY: the caller's word: as many keys of hs elements as there are scores.
+/// As [`mix_of`], of the last `count` elements of a head, fewer than a register has.
+#[inline(always)]
+unsafe fn mix_some<L: Lanes, T: Element>(
+    weights: &[f32],
+    values: *const T,
+    hs: usize,
+    out: *mut f32,
+    count: usize,
+) {
+    // SAFETY: the caller's word: `count` elements at each value and at `out`.
     unsafe {
-        each_part!(hs, dots_of::<T>(at, tail => q.as_ptr().add(at), keys.add(at), hs, tail, scores));
+        let (mut even, mut odd) = (L::splat(0.0), L::splat(0.0));
+        for (slot, &weight) in weights.iter().enumerate() {
+            let value = load_some::<L, T>(values.add(slot * hs), count);
+            let sum = if slot % 2 == 0 { &mut even } else { &mut odd };
+            *sum = L::mul_add(value, L::splat(weight), *sum);
+        }
+        store_some::<L>(out, L::add(even, odd), count);
     }
 }
 
 /// Σ weight·value of the `weights.len()` values (count, hs), to `out` (hs).
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-unsafe fn mix<T: Element>(weights: &[f32], values: *const T, out: &mut [f32]) {
+#[inline(always)]
+unsafe fn mix<L: Lanes, T: Element>(weights: &[f32], values: *const T, out: &mut [f32]) {
     let hs = out.len();
+    let out = out.as_mut_ptr();
+    let mut at = 0;
     // SAFETY: the caller's word: as many values of hs elements as there are weights.
     unsafe {
-        let out = out.as_mut_ptr();
-        each_part!(hs, mix_of::<T>(at, tail => weights, values.add(at), hs, tail, out.add(at)));
+        while at + 4 * L::WIDTH <= hs {
+            mix_of::<L, T, 4>(weights, values.add(at), hs, out.add(at));
+            at += 4 * L::WIDTH;
+        }
+        while at + L::WIDTH <= hs {
+            mix_of::<L, T, 1>(weights, values.add(at), hs, out.add(at));
+            at += L::WIDTH;
+        }
+        if at < hs {
+            mix_some::<L, T>(weights, values.add(at), hs, out.add(at), hs - at);
+        }
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn dots<T: Element>(_: &[f32], _: *const T, _: &mut [f32]) {
-    unreachable!("`available` says no");
-}
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn mix<T: Element>(_: &[f32], _: *const T, _: &mut [f32]) {
-    unreachable!("`available` says no");
 }
 
 /// The keys and values of one head of one sequence, (slots, hs) each.
@@ -194,92 +163,71 @@ impl<T: Element> HeadCache<T> {
     }
 }
 
+struct Look<'a, T> {
+    q: &'a [f32],
+    cache: HeadCache<T>,
+    visible: usize,
+    own: usize,
+    scores: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl<T: Element> Work for Look<'_, T> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let Look { q, cache, visible, own, scores, out } = self;
+        let hs = q.len();
+        // A row that sees all slots up to its own reads one range, another a range and its own slot.
+        let joined = visible == own;
+        // SAFETY: the slots are in the memory, by `attend`'s assertion.
+        unsafe {
+            if joined {
+                dots::<L, T>(q, cache.keys, scores);
+            } else {
+                dots::<L, T>(q, cache.keys, &mut scores[..visible]);
+                dots::<L, T>(q, cache.keys.add(own * hs), &mut scores[visible..]);
+            }
+            softmax(scores, 1.0 / (hs as f32).sqrt());
+            if joined {
+                mix::<L, T>(scores, cache.values, out);
+            } else {
+                mix::<L, T>(&scores[..visible], cache.values, out);
+                let value = cache.values.add(own * hs);
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out += (*value.add(i)).get() * scores[visible];
+                }
+            }
+        }
+    }
+}
+
 /// Attention of one query (hs): softmax(q·kᵀ/√hs)·v over the slots before `visible` and the slot
 /// `own`, to `out` (hs).
 ///
 /// # Safety
-/// The memory must hold `cache.slots` slots that nothing writes meanwhile, and the machine must have
-/// [`super::matmul::available`] vectors.
+/// The memory must hold `cache.slots` slots that nothing writes meanwhile.
 ///
 /// # Panics
 /// When a slot is beyond the memory.
 pub unsafe fn attend<T: Element>(
+    level: Level,
     q: &[f32],
     cache: HeadCache<T>,
     (visible, own): (usize, usize),
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    assert!(visible < cache.slots.max(1) && own < cache.slots && visible <= own);
-    let hs = q.len();
+    assert!(visible <= own && own < cache.slots && q.len() == out.len());
     scores.clear();
     scores.resize(visible + 1, 0.0);
-    // A row that sees all slots up to its own reads one range, another a range and its own slot.
-    let joined = visible == own;
-    // SAFETY: the slots are in the memory, by the assertion and the caller's word.
-    unsafe {
-        if joined {
-            dots(q, cache.keys, scores);
-        } else {
-            dots(q, cache.keys, &mut scores[..visible]);
-            dots(q, cache.keys.add(own * hs), &mut scores[visible..]);
-        }
-        softmax(scores, 1.0 / (hs as f32).sqrt());
-        if joined {
-            mix(scores, cache.values, out);
-        } else {
-            mix(&scores[..visible], cache.values, out);
-            add_scaled(out, cache.values.add(own * hs), scores[visible]);
-        }
-    }
+    run(level, Look { q, cache, visible, own, scores, out });
 }
 
-/// out + weight·value, in place.
-unsafe fn add_scaled<T: Element>(out: &mut [f32], value: *const T, weight: f32) {
-    for (i, out) in out.iter_mut().enumerate() {
-        // SAFETY: the caller's word: as many elements as `out` has.
-        *out += unsafe { *value.add(i) }.get() * weight;
-    }
-}
-
-#[inline(always)]
-fn softmax_of(scores: &mut [f32], scale: f32) {
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    let chunks = scores.chunks_exact(16);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = if x > *lane { x } else { *lane };
-        }
-    }
-    let of = |m: f32, x: &f32| if *x > m { *x } else { m };
-    let max = rest.iter().fold(lanes.iter().fold(f32::NEG_INFINITY, of), of);
-    let mut sums = [0f32; 16];
-    let mut chunks = scores.chunks_exact_mut(16);
-    for chunk in &mut chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *x = exp((*x - max) * scale);
-            *sum += *x;
-        }
-    }
-    let mut sum: f32 = sums.iter().sum();
-    for x in chunks.into_remainder() {
-        *x = exp((*x - max) * scale);
-        sum += *x;
-    }
-    let factor = 1.0 / sum;
-    for x in scores.iter_mut() {
-        *x *= factor;
-    }
-}
-
-dispatch!(
-    /// softmax(scores·scale), in place.
-    fn softmax = softmax_of(scores: &mut [f32], scale: f32) -> ()
-);
 #[cfg(test)]
 mod tests {
-    use super::super::matmul::available;
+    use super::super::simd::tests::at_every_level;
     use super::*;
     use half::bf16;
 
@@ -291,31 +239,36 @@ mod tests {
         let q = numbers(hs, 7);
         let mut keys: Vec<T> = numbers(slots * hs, 31).into_iter().map(T::put).collect();
         let mut values: Vec<T> = numbers(slots * hs, 17).into_iter().map(T::put).collect();
-        let cache = HeadCache { keys: keys.as_mut_ptr(), values: values.as_mut_ptr(), slots };
-        let (mut scores, mut out) = (Vec::new(), vec![9.0; hs]);
-        // SAFETY: the memory is there, and `available` was asked.
-        unsafe { attend(&q, cache, seen, &mut scores, &mut out) };
-        let slots: Vec<usize> = (0..seen.0).chain([seen.1]).collect();
+        let visible: Vec<usize> = (0..seen.0).chain([seen.1]).collect();
         let dot = |s: usize| -> f64 {
             (0..hs).map(|i| f64::from(q[i]) * f64::from(keys[s * hs + i].get())).sum()
         };
         let weight = |s: usize| (dot(s) / (hs as f64).sqrt()).exp();
-        let total: f64 = slots.iter().map(|&s| weight(s)).sum();
-        for (i, &out) in out.iter().enumerate() {
-            let exact: f64 = slots
-                .iter()
-                .map(|&s| weight(s) / total * f64::from(values[s * hs + i].get()))
-                .sum();
-            assert!((f64::from(out) - exact).abs() < 1e-5, "hs {hs}, {seen:?}: {out} {exact}");
-        }
+        let total: f64 = visible.iter().map(|&s| weight(s)).sum();
+        let exact: Vec<f64> = (0..hs)
+            .map(|i| {
+                let part = |s: &usize| weight(*s) / total * f64::from(values[s * hs + i].get());
+                visible.iter().map(part).sum()
+            })
+            .collect();
+        let cache = HeadCache { keys: keys.as_mut_ptr(), values: values.as_mut_ptr(), slots };
+        let mut fused: Option<Vec<f32>> = None;
+        at_every_level(|level| {
+            let (mut scores, mut out) = (Vec::new(), vec![9.0; hs]);
+            // SAFETY: the memory is there.
+            unsafe { attend(level, &q, cache, seen, &mut scores, &mut out) };
+            for (out, exact) in out.iter().zip(&exact) {
+                let case = (level.name(), hs, seen);
+                assert!((f64::from(*out) - exact).abs() < 1e-5, "{case:?}: {out} {exact}");
+            }
+            if level > Level::Portable {
+                assert_eq!(*fused.get_or_insert(out.clone()), out, "AVX2 and AVX-512 differ");
+            }
+        });
     }
 
     #[test]
-    fn attention_is_that_of_plain_loops_for_every_width_and_view() {
-        if !available() {
-            eprintln!("skipped: no AVX-512 here");
-            return;
-        }
+    fn attention_is_that_of_plain_loops_for_every_width_and_view_at_every_level() {
         for hs in [8, 16, 24, 40, 64, 128, 136, 160] {
             for seen in [(0, 0), (0, 3), (5, 5), (16, 16), (17, 30), (32, 33), (39, 39)] {
                 check::<f32>(hs, 40, seen);

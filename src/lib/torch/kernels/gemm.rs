@@ -3,9 +3,11 @@
 //! The crate gemm has kernels for 512-bit vectors, which MKL withholds from processors that are not
 //! its maker's: on such a machine they are twice as fast. Rows are shared among threads, and the
 //! logits of a thread's rows come tile by tile, which stay in its caches between the product that
-//! makes them and the sum that reads them.
+//! makes them and the sum that reads them. The crate chooses its instructions itself: `AO_SIMD` does
+//! not reach it.
 
-use super::parts;
+use super::matmul::Matrix;
+use super::pool;
 use super::running::{Running, add_parts};
 
 /// Rows whose logits a thread holds at a time.
@@ -13,35 +15,8 @@ const ROWS: usize = 1024;
 /// Ids whose logits it holds.
 const TILE: usize = 512;
 
-/// A matrix (N, K), row-major, and its bias (N).
-#[derive(Clone, Copy)]
-pub struct Matrix<'a> {
-    /// The weights.
-    pub weight: &'a [f32],
-    /// The bias.
-    pub bias: Option<&'a [f32]>,
-    /// Length of a row K.
-    pub width: usize,
-}
-
-impl Matrix<'_> {
-    /// Its rows N.
-    fn rows(&self) -> usize {
-        self.weight.len() / self.width
-    }
-
-    /// Rows `first..first + count` of it.
-    fn part(&self, first: usize, count: usize) -> Matrix<'_> {
-        Matrix {
-            weight: &self.weight[first * self.width..(first + count) * self.width],
-            bias: self.bias.map(|bias| &bias[first..first + count]),
-            width: self.width,
-        }
-    }
-}
-
 /// x·Wᵀ + b of rows (M, K) into `out` (M, N), on this thread.
-fn product(x: &[f32], matrix: Matrix, out: &mut [f32]) {
+fn product(x: &[f32], matrix: Matrix<f32>, out: &mut [f32]) {
     let (k, n) = (matrix.width, matrix.rows());
     let m = x.len() / k;
     assert_eq!((x.len(), out.len(), matrix.weight.len()), (m * k, m * n, n * k));
@@ -82,43 +57,30 @@ fn product(x: &[f32], matrix: Matrix, out: &mut [f32]) {
 ///
 /// # Panics
 /// When the sizes differ.
-pub fn linear(x: &[f32], matrix: Matrix, out: &mut [f32], threads: usize) {
+pub fn linear(x: &[f32], matrix: Matrix<f32>, out: &mut [f32]) {
     let (k, n) = (matrix.width, matrix.rows());
-    let mut rest = out;
-    std::thread::scope(|scope| {
-        for part in parts(x.len() / k, threads) {
-            let (mine, others) = rest.split_at_mut(part.len() * n);
-            rest = others;
-            let mut work = move || product(&x[part.start * k..part.end * k], matrix, mine);
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
-        }
-    });
+    let rows = pool::piece(x.len() / k, 1);
+    let pieces = x.chunks(rows * k).zip(out.chunks_mut((rows * n).max(1))).collect();
+    pool::each(pieces, &|(x, out): (&[f32], &mut [f32])| product(x, matrix, out));
 }
 
 /// NLL in nats of the target of each row (M, K), none of them negative, under softmax(x·Wᵀ + b).
 ///
 /// # Panics
 /// When the sizes differ.
-pub fn nll(x: &[f32], matrix: Matrix, targets: &[i64], threads: usize) -> Vec<f64> {
+pub fn nll(x: &[f32], matrix: Matrix<f32>, targets: &[i64]) -> Vec<f64> {
     let k = matrix.width;
     assert_eq!(x.len(), targets.len() * k);
     let mut out = vec![0.0; targets.len()];
-    let mut rest = out.as_mut_slice();
-    std::thread::scope(|scope| {
-        for part in parts(targets.len(), threads) {
-            let (mine, others) = rest.split_at_mut(part.len());
-            rest = others;
-            let work = move || {
-                let (x, targets) = (&x[part.start * k..part.end * k], &targets[part]);
-                nll_of_part(x, matrix, targets, mine);
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
-        }
+    let rows = pool::piece(targets.len(), 1);
+    let pieces = x.chunks(rows * k).zip(targets.chunks(rows)).zip(out.chunks_mut(rows)).collect();
+    pool::each(pieces, &|((x, targets), out): ((&[f32], &[i64]), &mut [f64])| {
+        nll_of_part(x, matrix, targets, out);
     });
     out
 }
 
-fn nll_of_part(x: &[f32], matrix: Matrix, targets: &[i64], out: &mut [f64]) {
+fn nll_of_part(x: &[f32], matrix: Matrix<f32>, targets: &[i64], out: &mut [f64]) {
     let (k, vocab) = (matrix.width, matrix.rows());
     let mut buffer = vec![0f32; ROWS.min(targets.len()) * TILE.min(vocab)];
     let chunks = x.chunks(ROWS * k).zip(targets.chunks(ROWS)).zip(out.chunks_mut(ROWS));
@@ -128,7 +90,7 @@ fn nll_of_part(x: &[f32], matrix: Matrix, targets: &[i64], out: &mut [f64]) {
             let width = TILE.min(vocab - first);
             let logits = &mut buffer[..targets.len() * width];
             product(x, matrix.part(first, width), logits);
-            add_parts(logits, width, first, targets, &mut running, 1);
+            add_parts(logits, width, first, targets, &mut running);
         }
         out.iter_mut().zip(&running).for_each(|(out, running)| *out = running.nll());
     }
@@ -142,7 +104,7 @@ mod tests {
         (0..count).map(|i| ((i * step) % 97) as f32 / 97.0 - 0.5).collect()
     }
 
-    fn exact(x: &[f32], matrix: Matrix) -> Vec<f64> {
+    fn exact(x: &[f32], matrix: Matrix<f32>) -> Vec<f64> {
         let rows = x.chunks(matrix.width);
         let of_row = |row: &[f32]| -> Vec<f64> {
             let weights = matrix.weight.chunks(matrix.width).enumerate();
@@ -165,7 +127,7 @@ mod tests {
                 let expected = exact(&x, matrix);
                 for threads in [1, 3] {
                     let mut out = vec![f32::NAN; m * n];
-                    linear(&x, matrix, &mut out, threads);
+                    pool::with_threads(threads, || linear(&x, matrix, &mut out));
                     for (a, b) in out.iter().zip(&expected) {
                         assert!((f64::from(*a) - b).abs() < 1e-5, "{m} {n} {k}: {a} {b}");
                     }
@@ -182,7 +144,7 @@ mod tests {
         let targets: Vec<i64> = (0..m).map(|i| (i * 37 % n) as i64).collect();
         let logits = exact(&x, matrix);
         for threads in [1, 2] {
-            let found = nll(&x, matrix, &targets, threads);
+            let found = pool::with_threads(threads, || nll(&x, matrix, &targets));
             for ((row, &target), found) in logits.chunks(n).zip(&targets).zip(found) {
                 let sum: f64 = row.iter().map(|x| x.exp()).sum();
                 assert!((found - (sum.ln() - row[target as usize])).abs() < 1e-5);
@@ -195,7 +157,7 @@ mod tests {
         for vocab in [3, 512, 513, 50_304] {
             let weight = vec![0f32; vocab * 4];
             let matrix = Matrix { weight: &weight, bias: None, width: 4 };
-            assert_eq!(nll(&[1.0; 8], matrix, &[0, 2], 1), [(vocab as f64).ln(); 2]);
+            assert_eq!(nll(&[1.0; 8], matrix, &[0, 2]), [(vocab as f64).ln(); 2]);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! NLL of rows whose logits come part by part, so that no whole row need exist.
 
-use super::parts;
+use super::pool;
 use super::softmax::{Logit, max_and_sum};
 
 /// [`max_and_sum`] of a part of a row; a part of −∞ alone adds nothing.
@@ -60,22 +60,15 @@ pub fn add_parts<T: Logit>(
     first: usize,
     targets: &[i64],
     running: &mut [Running],
-    threads: usize,
 ) {
     assert_eq!((logits.len(), targets.len()), (width * running.len(), running.len()));
-    let mut rest = running;
-    std::thread::scope(|scope| {
-        for part in parts(targets.len(), threads) {
-            let (mine, others) = rest.split_at_mut(part.len());
-            rest = others;
-            let work = move || {
-                for (row, running) in part.zip(mine) {
-                    let target = usize::try_from(targets[row]).ok();
-                    let target = target.and_then(|t| t.checked_sub(first)).filter(|&t| t < width);
-                    running.add(&logits[row * width..(row + 1) * width], target);
-                }
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+    let rows = pool::piece(running.len(), 1);
+    let pieces = running.chunks_mut(rows).enumerate().collect();
+    pool::each(pieces, &|(i, running): (usize, &mut [Running])| {
+        for (row, running) in (i * rows..).zip(running) {
+            let target = usize::try_from(targets[row]).ok();
+            let target = target.and_then(|t| t.checked_sub(first)).filter(|&t| t < width);
+            running.add(&logits[row * width..(row + 1) * width], target);
         }
     });
 }
@@ -93,9 +86,9 @@ mod tests {
             for target in [0, 63, 64, 999, 1002] {
                 let mut running = [Running::default()];
                 for (i, part) in row.chunks(cut).enumerate() {
-                    add_parts(part, part.len(), i * cut, &[target], &mut running, 1);
+                    add_parts(part, part.len(), i * cut, &[target], &mut running);
                 }
-                let whole = nll_rows(&row, width, &[target], 1)[0];
+                let whole = nll_rows(&row, width, &[target])[0];
                 assert!((running[0].nll() - whole).abs() < 1e-6, "cut {cut}, target {target}");
             }
         }
@@ -104,7 +97,7 @@ mod tests {
             let mut running = [Running::default()];
             let mut first = 0;
             for part in parts {
-                add_parts(part, part.len(), first, &[0], &mut running, 1);
+                add_parts(part, part.len(), first, &[0], &mut running);
                 first += part.len();
             }
             running[0].nll()

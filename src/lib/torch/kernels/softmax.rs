@@ -8,7 +8,7 @@
 
 use half::bf16;
 
-use super::parts;
+use super::pool;
 
 /// A number type that logits are stored in.
 pub trait Logit: Copy + Send + Sync {
@@ -158,8 +158,8 @@ dispatch!(
 ///
 /// # Panics
 /// When a target is not below `width`, or the sizes differ.
-pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64], threads: usize) -> Vec<f64> {
-    read_rows(logits, width, targets, threads, |row, target, _| nll_fast(row, target))
+pub fn nll_rows<T: Logit>(logits: &[T], width: usize, targets: &[i64]) -> Vec<f64> {
+    read_rows(logits, width, targets, |row, target, _| nll_fast(row, target))
 }
 
 /// Score entropy of each row, `Σ e^u − u[target] − 1` with u = logits − `shifts[row]`; a negative
@@ -172,12 +172,9 @@ pub fn entropy_rows<T: Logit>(
     width: usize,
     targets: &[i64],
     shifts: &[f64],
-    threads: usize,
 ) -> Vec<f64> {
     assert_eq!(shifts.len(), targets.len());
-    read_rows(logits, width, targets, threads, |row, target, i| {
-        entropy_fast(row, target, shifts[i])
-    })
+    read_rows(logits, width, targets, |row, target, i| entropy_fast(row, target, shifts[i]))
 }
 
 /// NLL of each row's target, and the logits become their gradient, (softmax − onehot) ·
@@ -190,10 +187,9 @@ pub fn gradient_rows<T: Logit>(
     width: usize,
     targets: &[i64],
     scales: &[f64],
-    threads: usize,
 ) -> Vec<f64> {
     assert_eq!(scales.len(), targets.len());
-    write_rows(logits, width, targets, threads, |row, target, i| {
+    write_rows(logits, width, targets, |row, target, i| {
         gradient_fast(row, target, scales[i] as f32)
     })
 }
@@ -208,10 +204,9 @@ pub fn entropy_gradient_rows<T: Logit>(
     targets: &[i64],
     shifts: &[f64],
     scales: &[f64],
-    threads: usize,
 ) -> Vec<f64> {
     assert_eq!((shifts.len(), scales.len()), (targets.len(), targets.len()));
-    write_rows(logits, width, targets, threads, |row, target, i| {
+    write_rows(logits, width, targets, |row, target, i| {
         entropy_gradient_fast(row, target, shifts[i], scales[i] as f32)
     })
 }
@@ -221,24 +216,16 @@ fn read_rows<T: Logit>(
     logits: &[T],
     width: usize,
     targets: &[i64],
-    threads: usize,
     each: impl Fn(&[T], usize, usize) -> f64 + Sync,
 ) -> Vec<f64> {
     assert_eq!(logits.len(), width * targets.len());
     let mut out = vec![0.0; targets.len()];
-    let (mut rest, each) = (out.as_mut_slice(), &each);
-    std::thread::scope(|scope| {
-        for part in parts(targets.len(), threads) {
-            let (mine, others) = rest.split_at_mut(part.len());
-            rest = others;
-            let work = move || {
-                for (row, out) in part.zip(mine) {
-                    if let Ok(target) = usize::try_from(targets[row]) {
-                        *out = each(&logits[row * width..(row + 1) * width], target, row);
-                    }
-                }
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+    let rows = pool::piece(targets.len(), 2);
+    pool::each(out.chunks_mut(rows).enumerate().collect(), &|(i, out): (usize, &mut [f64])| {
+        for (row, out) in (i * rows..).zip(out) {
+            if let Ok(target) = usize::try_from(targets[row]) {
+                *out = each(&logits[row * width..(row + 1) * width], target, row);
+            }
         }
     });
     out
@@ -249,28 +236,21 @@ fn write_rows<T: Logit>(
     logits: &mut [T],
     width: usize,
     targets: &[i64],
-    threads: usize,
     each: impl Fn(&mut [T], usize, usize) -> f64 + Sync,
 ) -> Vec<f64> {
     assert_eq!(logits.len(), width * targets.len());
     let mut out = vec![0.0; targets.len()];
-    let (mut rest_out, mut rest_logits, each) = (out.as_mut_slice(), logits, &each);
-    std::thread::scope(|scope| {
-        for part in parts(targets.len(), threads) {
-            let (mine, others) = rest_out.split_at_mut(part.len());
-            rest_out = others;
-            let (rows, others) = rest_logits.split_at_mut(part.len() * width);
-            rest_logits = others;
-            let work = move || {
-                for (i, (index, out)) in part.zip(mine).enumerate() {
-                    let row = &mut rows[i * width..(i + 1) * width];
-                    match usize::try_from(targets[index]) {
-                        Ok(target) => *out = each(row, target, index),
-                        Err(_) => row.fill(T::put(0.0)),
-                    }
-                }
-            };
-            if threads <= 1 { work() } else { drop(scope.spawn(work)) }
+    let rows = pool::piece(targets.len(), 2);
+    let pieces = out.chunks_mut(rows).zip(logits.chunks_mut((rows * width).max(1)));
+    pool::each(pieces.enumerate().collect(), &|(i, (out, logits)): (
+        usize,
+        (&mut [f64], &mut [T]),
+    )| {
+        for ((row, out), logits) in (i * rows..).zip(out).zip(logits.chunks_exact_mut(width)) {
+            match usize::try_from(targets[row]) {
+                Ok(target) => *out = each(logits, target, row),
+                Err(_) => logits.fill(T::put(0.0)),
+            }
         }
     });
     out
@@ -292,11 +272,30 @@ mod tests {
     }
 
     #[test]
-    fn equal_logits_give_exactly_ln_v() {
-        for width in [3, 64, 50_304] {
-            let nll = nll_rows(&vec![0f32; width * 2], width, &[0, -1], 2);
-            assert_eq!(nll, [(width as f64).ln(), 0.0]);
-        }
+    fn equal_logits_give_exactly_ln_v_at_every_level() {
+        super::super::simd::tests::at_every_level(|_| {
+            for width in [3, 64, 50_304] {
+                let nll = nll_rows(&vec![0f32; width * 2], width, &[0, -1]);
+                assert_eq!(nll, [(width as f64).ln(), 0.0]);
+            }
+        });
+    }
+
+    #[test]
+    fn rows_are_the_same_on_any_number_of_threads() {
+        let (width, rows) = (13, 29);
+        let logits: Vec<f32> = (0..width * rows).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
+        let targets: Vec<i64> = (0..rows as i64).map(|i| i % 14 - 1).collect();
+        let on = |threads| {
+            pool::with_threads(threads, || {
+                let mut gradient = logits.clone();
+                let scales = vec![0.5; rows];
+                let nll = gradient_rows(&mut gradient, width, &targets, &scales);
+                assert_eq!(nll, nll_rows(&logits, width, &targets));
+                (nll, gradient)
+            })
+        };
+        assert_eq!(on(1), on(3));
     }
 
     #[test]
@@ -304,8 +303,8 @@ mod tests {
         let width = 71;
         let logits: Vec<f32> = (0..width).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
         let mut gradient = logits.clone();
-        let nll = gradient_rows(&mut gradient, width, &[5], &[0.5], 1)[0];
-        assert_eq!(nll, nll_rows(&logits, width, &[5], 1)[0]);
+        let nll = gradient_rows(&mut gradient, width, &[5], &[0.5])[0];
+        assert_eq!(nll, nll_rows(&logits, width, &[5])[0]);
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
         for (i, &g) in gradient.iter().enumerate() {
             let p = f64::from(logits[i]).exp() / sum;
@@ -320,15 +319,15 @@ mod tests {
         let mut logits: Vec<f32> = (0..width).map(|i| ((i * 37) % 23) as f32 / 5.0).collect();
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
         // Where Σ e^u = 1 nothing but −u[target] is left.
-        let nll = nll_rows(&logits, width, &[5], 1)[0];
-        let entropy = entropy_rows(&logits, width, &[5], &[sum.ln()], 1)[0];
+        let nll = nll_rows(&logits, width, &[5])[0];
+        let entropy = entropy_rows(&logits, width, &[5], &[sum.ln()])[0];
         assert!((nll - entropy).abs() < 1e-6, "{nll} {entropy}");
         let (shift, scale) = (2.5, 0.5);
         let u: Vec<f64> = logits.iter().map(|&x| f64::from(x) - shift).collect();
         let exact = u.iter().map(|u| u.exp()).sum::<f64>() - u[5] - 1.0;
-        let entropy = entropy_rows(&logits, width, &[5], &[shift], 1)[0];
+        let entropy = entropy_rows(&logits, width, &[5], &[shift])[0];
         assert!((entropy / exact - 1.0).abs() < 1e-6, "{entropy} {exact}");
-        let again = entropy_gradient_rows(&mut logits, width, &[5], &[shift], &[scale], 1)[0];
+        let again = entropy_gradient_rows(&mut logits, width, &[5], &[shift], &[scale])[0];
         assert_eq!(again, entropy);
         for (i, (&g, u)) in logits.iter().zip(&u).enumerate() {
             let exact = scale * (u.exp() - f64::from(u8::from(i == 5)));
@@ -340,10 +339,10 @@ mod tests {
     fn a_nan_logit_gives_a_nan_nll() {
         let mut logits = vec![0f32; 100];
         logits[98] = f32::NAN;
-        assert!(nll_rows(&logits, 100, &[0], 1)[0].is_nan());
+        assert!(nll_rows(&logits, 100, &[0])[0].is_nan());
         logits[98] = 0.0;
         logits[3] = f32::NAN;
-        assert!(nll_rows(&logits, 100, &[0], 1)[0].is_nan());
+        assert!(nll_rows(&logits, 100, &[0])[0].is_nan());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 use super::attention::{Attention, Cache, CacheShape, CachedRow};
 use super::head::{Head, HeadGradients};
 use super::rows::{NONE, Rows, TokenTable};
+use super::transformer::Transformer;
 use super::weights::Weights;
 
 /// A network over views of its weights.
@@ -21,6 +22,12 @@ pub trait Network {
 
     /// What a cache keeps of each row.
     fn cache_shape(&self) -> CacheShape;
+
+    /// The network as plain data, where it is a [`Transformer`]: on a CPU decoding then has kernels
+    /// of our own for it.
+    fn transformer(&self) -> Option<&Transformer> {
+        None
+    }
 }
 
 /// One pass of rows over a cache: the hidden rows of `wanted`, (wanted, C), without gradients. Keys

@@ -144,6 +144,9 @@ impl Network for Ddit {
                 linear.freeze();
             }
         }
+        let ada = self.blocks.iter_mut().map(|block| &mut block.ada).chain([&mut self.ada_final]);
+        let time = self.time.iter_mut().flat_map(|time| [&mut time.first, &mut time.second]);
+        ada.flatten().chain(time).for_each(Linear::freeze);
         self.base.freeze();
     }
 
@@ -158,10 +161,10 @@ impl Network for Ddit {
         let condition = self.time.as_ref().map(|time| {
             let none = || Tensor::zeros([x.size()[0]], (x.kind(), x.device()));
             let sigma = rows.sigma.as_ref().filter(|_| self.time_conditioned);
-            time.forward(&sigma.map_or_else(none, |sigma| cast(sigma, x.kind()))) // (B, cond)
+            time.forward(&sigma.map_or_else(none, |sigma| cast(sigma, x.kind()))) // (B, 1, cond)
         });
         let modulation = |ada: &Option<Linear>| {
-            ada.as_ref().zip(condition.as_ref()).map(|(ada, x)| ada.forward(x).unsqueeze(1))
+            ada.as_ref().zip(condition.as_ref()).map(|(ada, x)| ada.forward(x))
         };
         let angles = |table: &Tensor| {
             Tensor::embedding(table, &rows.held, -1, false, false).unsqueeze(1) // (B, 1, R, hs)
@@ -192,13 +195,13 @@ fn turn(x: &Tensor, [cos, sin]: &[Tensor; 2]) -> Tensor {
 }
 
 impl TimeMap {
-    /// σ (B) to the vector that modulates the norms, (B, cond).
+    /// σ (B) to the vector that modulates the norms, (B, 1, cond).
     fn forward(&self, sigma: &Tensor) -> Tensor {
         let half = (TIME_WIDTH / 2) as i64;
         let options = (sigma.kind(), sigma.device());
         let frequency = (Tensor::arange(half, options) * (-(10_000f64.ln()) / half as f64)).exp();
-        let angle = sigma.unsqueeze(1) * frequency.unsqueeze(0); // (B, 128)
-        let wave = Tensor::cat(&[angle.cos(), angle.sin()], -1); // (B, 256)
+        let angle = sigma.view([-1, 1, 1]) * frequency; // (B, 1, 128)
+        let wave = Tensor::cat(&[angle.cos(), angle.sin()], -1); // (B, 1, 256)
         self.second.forward(&self.first.forward(&wave).silu()).silu()
     }
 }

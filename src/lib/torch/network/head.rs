@@ -7,7 +7,9 @@ use half::bf16;
 use tch::{Device, Kind, Tensor};
 
 use super::layers::cast;
-use super::parts::MatrixParts;
+use super::tensor_slice::{Stored, TensorSlice, slice, slice_mut};
+use crate::kernels::matmul::{Matrix, matmul_into};
+use crate::kernels::simd::{self, Element};
 use crate::kernels::softmax;
 
 /// Most bytes of logits that exist at a time.
@@ -17,8 +19,9 @@ const CHUNK_BYTES: usize = 160 << 20;
 pub struct Head {
     pub(super) weight: Tensor,
     bias: Option<Tensor>,
+    /// The weight as it was before [`Head::freeze`].
+    whole: Tensor,
     pub(super) compute: Kind,
-    pub(super) threads: usize,
     /// A row that gets no mass.
     excluded: Option<i64>,
 }
@@ -39,8 +42,7 @@ pub struct HeadGradients {
 impl Head {
     /// A head over `weight` (V, C) and `bias` (V), multiplied in `compute`.
     pub fn new(weight: Tensor, bias: Option<Tensor>, compute: Kind) -> Head {
-        let threads = usize::try_from(tch::get_num_threads()).unwrap_or(1);
-        Head { weight, bias, compute, threads, excluded: None }
+        Head { whole: weight.shallow_clone(), weight, bias, compute, excluded: None }
     }
 
     /// The same head with no mass on row `id`: a mask's.
@@ -58,45 +60,73 @@ impl Head {
         4 * vocab * chunk_rows(4 * vocab, rows)
     }
 
-    /// Its tensors.
-    pub(super) fn parts(&self) -> MatrixParts {
-        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
-        MatrixParts { weight: self.weight.shallow_clone(), bias }
-    }
-
     /// Rows of the head V, padding included.
     pub fn vocab_size(&self) -> usize {
         self.weight.size()[0] as usize
     }
 
-    /// Logits of hidden rows (N, C): (N, V), in f32 or f64 whatever they were multiplied in.
+    /// Logits of hidden rows (N, C): (N, V), for draws and ranks. In f32 with sums in f32, whatever
+    /// else is multiplied in (f64 in f64): on a CPU the weights may be bf16, rows and logits are
+    /// not rounded, and a row's logits depend on it alone.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
-        let weight = cast(&self.weight, self.compute);
-        let bias = self.bias.as_ref().map(|_| self.bias_row(self.compute));
-        let logits = cast(hidden, self.compute).linear(&weight, bias.as_ref());
-        if logits.kind() == Kind::Double { logits } else { cast(&logits, Kind::Float) }
+        if self.multiplies_itself() {
+            let sizes = [hidden.size()[0], self.vocab_size() as i64];
+            let mut out = Tensor::empty(sizes, (Kind::Float, Device::Cpu));
+            // SAFETY: nothing else has the new tensor yet.
+            if let Some(out) = unsafe { slice_mut(&mut out) } {
+                self.logits_into(hidden, out);
+            }
+            return out;
+        }
+        let kind = if self.compute == Kind::Double { Kind::Double } else { Kind::Float };
+        let bias = self.bias.as_ref().map(|_| self.bias_row(kind));
+        cast(hidden, kind).linear(&cast(&self.whole, kind), bias.as_ref())
     }
 
-    /// [`Head::logits`] as f32 on the host, into the first N·V of `out`.
+    /// [`Head::logits`] on the CPU into the first N·V of `out`.
     ///
     /// # Panics
-    /// When `out` is shorter.
+    /// When `out` is too short.
     pub fn logits_into(&self, hidden: &Tensor, out: &mut [f32]) {
-        tch::no_grad(|| {
-            let logits = self.logits(hidden).to_kind(Kind::Float).to_device(Device::Cpu);
-            let logits = logits.contiguous();
-            // SAFETY: contiguous and f32 by the lines above.
-            out[..logits.numel()].copy_from_slice(unsafe { slice::<f32>(&logits) });
-        });
+        let out = &mut out[..hidden.size()[0] as usize * self.vocab_size()];
+        match self.compute {
+            Kind::Float if self.multiplies_itself() => self.multiply::<f32>(hidden, out),
+            Kind::BFloat16 if self.multiplies_itself() => self.multiply::<bf16>(hidden, out),
+            _ => out.copy_from_slice(&TensorSlice::new(&self.logits(hidden))),
+        }
+    }
+
+    /// Whether logits come from the toolkit's own kernels.
+    fn multiplies_itself(&self) -> bool {
+        let known = matches!(self.compute, Kind::Float | Kind::BFloat16);
+        known && self.weight.device() == Device::Cpu
+    }
+
+    fn multiply<T: Stored + Element>(&self, hidden: &Tensor, out: &mut [f32]) {
+        let rows = TensorSlice::<f32>::new(hidden);
+        let weight = TensorSlice::<T>::new(&self.weight);
+        let bias = (self.bias.is_some() || self.excluded.is_some())
+            .then(|| TensorSlice::<f32>::new(&self.bias_row(Kind::Float)));
+        let width = self.weight.size()[1] as usize;
+        let matrix = Matrix { weight: &weight, bias: bias.as_deref(), width };
+        matmul_into(simd::level(), matrix, &rows, out);
     }
 
     /// NLL of `targets` given hidden rows (…, C), in nats, f64; 0 where a target is negative.
     ///
+    /// On a CPU each sequence of (B, R, C) is multiplied by itself, as in the layers before.
+    ///
     /// # Panics
     /// When a target is not below V, or there are not as many as rows.
     pub fn nll(&self, hidden: &Tensor, targets: &[i64]) -> Vec<f64> {
+        let size = hidden.size();
+        let on_cpu = self.weight.device() == Device::Cpu;
+        if on_cpu && size.len() == 3 && size[0] > 1 && size[1] > 0 {
+            let alone = (0..).zip(targets.chunks(size[1] as usize));
+            return alone.flat_map(|(b, own)| self.nll(&hidden.select(0, b), own)).collect();
+        }
         match self.compute {
-            Kind::Float | Kind::BFloat16 if self.weight.device() == Device::Cpu => {
+            Kind::Float | Kind::BFloat16 if on_cpu => {
                 tch::no_grad(|| self.nll_by_tiles(hidden, targets))
             }
             _ => self.losses(hidden, targets, &Loss::Nll),
@@ -237,18 +267,12 @@ impl Head {
     }
 
     fn loss_of_logits(&self, logits: &Tensor, targets: &[i64], loss: &Loss) -> Vec<f64> {
-        let (width, threads) = (self.vocab_size(), self.threads);
-        if logits.device() == Device::Cpu {
-            // SAFETY: the buffer is contiguous, of that kind, and borrowed for the call.
-            match logits.kind() {
-                Kind::Float => {
-                    return loss.of_rows::<f32>(unsafe { slice(logits) }, width, targets, threads);
-                }
-                Kind::BFloat16 => {
-                    return loss.of_rows::<bf16>(unsafe { slice(logits) }, width, targets, threads);
-                }
-                _ => {}
-            }
+        let width = self.vocab_size();
+        if let Some(logits) = slice::<f32>(logits) {
+            return loss.of_rows(logits, width, targets);
+        }
+        if let Some(logits) = slice::<bf16>(logits) {
+            return loss.of_rows(logits, width, targets);
         }
         loss.by_operations(logits, targets).0
     }
@@ -260,20 +284,14 @@ impl Head {
         loss: &Loss,
         scales: &[f64],
     ) -> Vec<f64> {
-        let (width, threads) = (self.vocab_size(), self.threads);
-        if logits.device() == Device::Cpu {
-            // SAFETY: the buffer is contiguous, of that kind, and nothing else reads it meanwhile.
-            match logits.kind() {
-                Kind::Float => {
-                    let rows = unsafe { slice_mut::<f32>(logits) };
-                    return loss.gradient_of_rows(rows, width, targets, scales, threads);
-                }
-                Kind::BFloat16 => {
-                    let rows = unsafe { slice_mut::<bf16>(logits) };
-                    return loss.gradient_of_rows(rows, width, targets, scales, threads);
-                }
-                _ => {}
-            }
+        let width = self.vocab_size();
+        // SAFETY: nothing else uses the buffer during the calls.
+        if let Some(rows) = unsafe { slice_mut::<f32>(logits) } {
+            return loss.gradient_of_rows(rows, width, targets, scales);
+        }
+        // SAFETY: as above.
+        if let Some(rows) = unsafe { slice_mut::<bf16>(logits) } {
+            return loss.gradient_of_rows(rows, width, targets, scales);
         }
         let (losses, logs, counted, index) = loss.by_operations(logits, targets);
         let gradient = logs.exp();
@@ -301,18 +319,10 @@ impl Loss<'_> {
         }
     }
 
-    fn of_rows<T: softmax::Logit>(
-        &self,
-        logits: &[T],
-        width: usize,
-        targets: &[i64],
-        threads: usize,
-    ) -> Vec<f64> {
+    fn of_rows<T: softmax::Logit>(&self, logits: &[T], width: usize, targets: &[i64]) -> Vec<f64> {
         match self {
-            Loss::Nll => softmax::nll_rows(logits, width, targets, threads),
-            Loss::ScoreEntropy(shifts) => {
-                softmax::entropy_rows(logits, width, targets, shifts, threads)
-            }
+            Loss::Nll => softmax::nll_rows(logits, width, targets),
+            Loss::ScoreEntropy(shifts) => softmax::entropy_rows(logits, width, targets, shifts),
         }
     }
 
@@ -322,12 +332,11 @@ impl Loss<'_> {
         width: usize,
         targets: &[i64],
         scales: &[f64],
-        threads: usize,
     ) -> Vec<f64> {
         match self {
-            Loss::Nll => softmax::gradient_rows(logits, width, targets, scales, threads),
+            Loss::Nll => softmax::gradient_rows(logits, width, targets, scales),
             Loss::ScoreEntropy(shifts) => {
-                softmax::entropy_gradient_rows(logits, width, targets, shifts, scales, threads)
+                softmax::entropy_gradient_rows(logits, width, targets, shifts, scales)
             }
         }
     }
@@ -368,36 +377,4 @@ fn column(values: &[f64], like: &Tensor) -> Tensor {
 /// rows·weight + bias, into a kept buffer: a fresh one of this size costs as much as the product.
 pub(super) fn logits_into(buffer: &mut Tensor, rows: &Tensor, weight: &Tensor, bias: &Tensor) {
     let _ = bias.addmm_out(buffer, rows, weight);
-}
-
-/// The elements of a contiguous CPU tensor.
-///
-/// # Panics
-/// When it is not contiguous, or on another device.
-///
-/// # Safety
-/// `T` must be the tensor's kind.
-pub(crate) unsafe fn slice<T>(tensor: &Tensor) -> &[T] {
-    assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
-    if tensor.numel() == 0 {
-        return &[]; // it may have no memory at all
-    }
-    // SAFETY: contiguous, and of this kind by the caller's word; the borrow keeps the storage.
-    unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const T, tensor.numel()) }
-}
-
-/// As [`slice`], to write.
-///
-/// # Panics
-/// As [`slice`].
-///
-/// # Safety
-/// As [`slice`], and no other view of the storage may be used meanwhile.
-pub(crate) unsafe fn slice_mut<T>(tensor: &mut Tensor) -> &mut [T] {
-    assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
-    if tensor.numel() == 0 {
-        return &mut [];
-    }
-    // SAFETY: as above.
-    unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr() as *mut T, tensor.numel()) }
 }

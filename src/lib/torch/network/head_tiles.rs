@@ -5,9 +5,11 @@
 use half::bf16;
 use tch::{Device, Kind, Tensor};
 
-use super::head::{Head, logits_into, slice};
+use super::head::{Head, logits_into};
 use super::layers::cast;
-use crate::kernels::gemm::{self, Matrix};
+use super::tensor_slice::{TensorSlice, slice};
+use crate::kernels::gemm;
+use crate::kernels::matmul::Matrix;
 use crate::kernels::running::{Running, add_parts};
 
 /// Ids and rows of a tile of bf16 logits: 2 MB.
@@ -32,20 +34,14 @@ impl Head {
         let rows = cast(&rows, self.compute).contiguous();
         let weight = cast(&self.weight, self.compute).contiguous();
         let bias = self.bias_row(self.compute);
-        // A model that is computed alone keeps libtorch to one thread, and its rows together.
-        let threads = self.threads.min(usize::try_from(tch::get_num_threads()).unwrap_or(1));
         let ids: Vec<i64> = counted.iter().map(|&row| targets[row as usize]).collect();
         let scores = if self.compute == Kind::Float {
-            // SAFETY: all three are contiguous f32, and borrowed for the call.
-            let (rows, weight, bias) = unsafe { (slice(&rows), slice(&weight), slice(&bias)) };
-            gemm::nll(
-                rows,
-                Matrix { weight, bias: Some(bias), width: width as usize },
-                &ids,
-                threads,
-            )
+            let of = TensorSlice::<f32>::new;
+            let (rows, weight, bias) = (of(&rows), of(&weight), of(&bias));
+            let matrix = Matrix { weight: &weight, bias: Some(&bias), width: width as usize };
+            gemm::nll(&rows, matrix, &ids)
         } else {
-            self.nll_by_bf16_tiles(&rows, &weight, &bias, &ids, threads)
+            self.nll_by_bf16_tiles(&rows, &weight, &bias, &ids)
         };
         let mut out = vec![0.0; targets.len()];
         counted.iter().zip(scores).for_each(|(&row, score)| out[row as usize] = score);
@@ -59,7 +55,6 @@ impl Head {
         weight: &Tensor,
         bias: &Tensor,
         ids: &[i64],
-        threads: usize,
     ) -> Vec<f64> {
         let vocab = self.vocab_size();
         // Tiles of nearly equal width.
@@ -76,9 +71,8 @@ impl Head {
                 let part = |t: &Tensor| t.narrow(0, first as i64, w as i64);
                 let mut logits = buffer.narrow(0, 0, (n * w) as i64).view([n as i64, w as i64]);
                 logits_into(&mut logits, &rows, &part(weight).tr(), &part(bias));
-                // SAFETY: contiguous, bf16, and borrowed for the call.
-                let logits = unsafe { slice::<bf16>(&logits) };
-                add_parts(logits, w, first, ids, &mut running, threads);
+                let logits = slice::<bf16>(&logits).unwrap_or_default();
+                add_parts(logits, w, first, ids, &mut running);
             }
             out.extend(running.iter().map(Running::nll));
         }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use ao_core::cli::Input;
-use ao_core::family::ModelConfig;
 use ao_core::error::IoContext;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::{CheckpointFile, Metadata};
 use ao_core::format::run_folder::latest_step;
 use ao_core::import::{self, Source, WeightsKind};

@@ -121,7 +121,7 @@ impl SampleArgs {
     ///
     /// # Errors
     /// Malformed values.
-    pub(super) fn settings(&self, vocab_used: usize, threads: usize) -> Result<SampleSettings> {
+    pub(super) fn settings(&self, vocab_used: usize) -> Result<SampleSettings> {
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let adaptive = self.order.as_deref().filter(|order| order.starts_with("adaptive"));
         let adaptive = adaptive.map(str::parse).transpose();
@@ -140,7 +140,6 @@ impl SampleArgs {
             prompt_order: self.prompt_order,
             filter,
             candidates: self.top_k_candidates,
-            threads,
         })
     }
 

@@ -108,9 +108,10 @@ impl Writer<'_> {
         });
         if self.facts.drafts {
             record["drafted_tokens"] = tally.drafted.into();
+            record["tested_tokens"] = tally.tested.into();
             record["accepted_tokens"] = tally.accepted.into();
-            record["acceptance_rate"] =
-                (tally.accepted as f64 / (tally.drafted as f64).max(1.0)).into();
+            let rate = tally.accepted as f64 / tally.tested as f64;
+            record["acceptance_rate"] = json!(Some(rate).filter(|_| tally.tested > 0));
         }
         record
     }

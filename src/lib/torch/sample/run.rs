@@ -31,8 +31,9 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let block_size = loaded.config.block_size();
     let limits = Limits { block_size, vocab_used, tokenizer: tokenizer.as_ref() };
     let mut templates = args.templates(limits)?;
-    let settings = args.settings(vocab_used, runtime.threads)?;
-    let mut sampler = family::of(&loaded.config)?.sampler(Model::of(&loaded, &runtime), &settings)?;
+    let settings = args.settings(vocab_used)?;
+    let mut sampler =
+        family::of(&loaded.config)?.sampler(Model::of(&loaded, &runtime), &settings)?;
     let eos = tokenizer.as_ref().and_then(Tokenizer::eos_id);
     templates.iter_mut().try_for_each(|template| sampler.suit(template, eos))?;
     let orders = sampler.orders().unwrap_or("l2r");

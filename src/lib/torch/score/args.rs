@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
 use ao_core::process::Objective;
-use ao_core::score::{Protocol, SpanSpec};
+use ao_core::score::{Cluster, Protocol, SpanSpec};
 use clap::ArgGroup;
 use serde::Serialize;
 
@@ -25,8 +25,9 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE|RUN|NAME", conflicts_with_all = ["ckpt", "shards", "orders", "mc", "ensemble", "resume"])]
     pub r#ref: Option<PathBuf>,
     /// With --ref: sedd takes the samples' own tokens and averages their perplexities; mdlm
-    /// tokenizes their text again, cuts it behind the first end of text and pools all tokens
-    #[arg(long, value_name = "sedd|mdlm", default_value = "sedd", requires = "ref")]
+    /// tokenizes their text again and pools all tokens but repeated ends of text; mdlm-first pools
+    /// those up to the first end
+    #[arg(long, value_name = "sedd|mdlm|mdlm-first", default_value = "sedd", requires = "ref")]
     pub protocol: Protocol,
     /// With --ref: the samples, JSON lines with `tokens` or `text`
     #[arg(value_name = "FILE|-", requires = "ref")]
@@ -73,6 +74,10 @@ pub struct ScoreArgs {
     /// noise is below; sequences: add sequences until the whole error is
     #[arg(long, value_name = "WHAT", default_value = "orders", requires = "target_se")]
     pub target_by: TargetBy,
+    /// What counts as independent in standard errors [default: document where the shards tell at
+    /// least 20 of them apart, else block]; with --compare and --merge too
+    #[arg(long, value_name = "document|block", conflicts_with = "ref")]
+    pub cluster: Option<Cluster>,
     /// Add each token's NLL to the records, in generation order
     #[arg(long)]
     pub per_token: bool,

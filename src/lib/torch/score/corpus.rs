@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ao_core::cli::Input;
-use ao_core::tokens::{Blocks, Dataset, OpenOptions, Tokenizer};
+use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions, TextBytes, Tokenizer};
 use ao_core::{Error, Result};
 
 use crate::network::Loaded;
@@ -17,6 +17,8 @@ pub struct Sequence {
     pub index: u64,
     /// Token ids in text order.
     pub tokens: Vec<u32>,
+    /// The first token of its document, counted over the shards, where that is known.
+    pub document: Option<u64>,
 }
 
 /// Which shards are scored, and how much of them.
@@ -37,18 +39,12 @@ pub struct Shards {
 /// The sequences of a shard folder, in file order.
 pub struct Corpus {
     blocks: Blocks,
-    bytes: Bytes,
+    documents: Documents,
+    /// Counts bytes of text, where a tokenizer is known.
+    bytes: Option<TextBytes>,
     range: std::ops::Range<u64>,
     /// The shards, for the run record.
     pub input: Input,
-}
-
-/// How bytes are counted.
-enum Bytes {
-    Unknown,
-    PerToken(Vec<u32>),
-    /// Of tokenizers whose ids have no length of their own: decode without the end token.
-    Decoded(Box<Tokenizer>, Option<u32>),
 }
 
 impl Corpus {
@@ -78,8 +74,9 @@ impl Corpus {
         let all = blocks.len();
         let end = wanted.most.map_or(all, |n| wanted.skip.saturating_add(n).min(all));
         let input = if path.is_dir() { Input::of_folder(path)? } else { Input::of_file(path)? };
-        let bytes = Bytes::of(tokenizer(wanted, &data, loaded)?);
-        Ok(Corpus { blocks, bytes, range: wanted.skip..end, input })
+        let bytes = tokenizer(wanted, &data, loaded)?.map(|of| TextBytes::new(&data, of));
+        let documents = Documents::new(blocks.clone());
+        Ok(Corpus { blocks, documents, bytes, range: wanted.skip..end, input })
     }
 
     /// The numbers of the sequences.
@@ -94,18 +91,25 @@ impl Corpus {
     pub fn read(&self, index: u64) -> Result<Sequence> {
         let mut tokens = Vec::new();
         self.blocks.read(index, &mut tokens)?;
-        Ok(Sequence { index, tokens })
+        let document = self.documents.of_block(index, &tokens)?;
+        Ok(Sequence { index, tokens, document })
     }
 
     /// Bytes of text of a sequence's tokens, those at the positions `given` left out; an end token
     /// stands for none. `None` without a tokenizer.
     pub fn bytes(&self, sequence: &Sequence, given: &[u32]) -> Option<u64> {
+        let bytes = self.bytes.as_ref()?;
         if given.is_empty() {
-            return self.bytes.count(&sequence.tokens);
+            return bytes.count(&sequence.tokens, sequence.index);
         }
         let scored = sequence.tokens.iter().enumerate();
         let scored = scored.filter(|(i, _)| !given.contains(&(*i as u32)));
-        self.bytes.count(&scored.map(|(_, &token)| token).collect::<Vec<_>>())
+        bytes.count(&scored.map(|(_, &token)| token).collect::<Vec<_>>(), sequence.index)
+    }
+
+    /// Where bytes of text come from ([`TextBytes::source`]), and what a reader has to know of it.
+    pub fn bytes_source(&self) -> Option<(&'static str, Option<&'static str>)> {
+        self.bytes.as_ref().map(|bytes| (bytes.source(), bytes.note()))
     }
 }
 
@@ -157,32 +161,4 @@ fn tokenizer(wanted: &Shards, data: &Dataset, loaded: &Loaded) -> Result<Option<
         }
     }
     Ok(None)
-}
-
-impl Bytes {
-    fn of(tokenizer: Option<Tokenizer>) -> Bytes {
-        match tokenizer {
-            None => Bytes::Unknown,
-            Some(tokenizer) => match tokenizer.token_bytes() {
-                Ok(lengths) => Bytes::PerToken(lengths),
-                Err(_) => {
-                    let eos = tokenizer.eos_id();
-                    Bytes::Decoded(Box::new(tokenizer), eos)
-                }
-            },
-        }
-    }
-
-    fn count(&self, tokens: &[u32]) -> Option<u64> {
-        match self {
-            Bytes::Unknown => None,
-            Bytes::PerToken(lengths) => {
-                tokens.iter().map(|&id| lengths.get(id as usize).map(|&n| u64::from(n))).sum()
-            }
-            Bytes::Decoded(tokenizer, eos) => {
-                let ids: Vec<u32> = tokens.iter().copied().filter(|&id| Some(id) != *eos).collect();
-                Some(tokenizer.decode(&ids).len() as u64)
-            }
-        }
-    }
 }

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use ao_core::score::{SetVariety, Variety};
+use ao_core::score::{Judge, Protocol, SetVariety, Variety};
+use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result, stats};
 
 use crate::device::Runtime;
@@ -52,19 +53,25 @@ impl Reference {
         self.scorer.given()
     }
 
-    /// NLL of each text, nats, and how many tokens it is the sum of. A text longer than the model's
-    /// block is scored in consecutive blocks, each on its own.
+    /// What a protocol needs to know of it, with the tokenizer of its vocabulary.
+    pub fn judge<'a>(&self, protocol: Protocol, tokenizer: Option<&'a Tokenizer>) -> Judge<'a> {
+        let (vocab_used, given) = (self.vocab_used, self.given());
+        Judge { protocol, tokenizer, vocab_used, context: self.block_size, given }
+    }
+
+    /// NLL of each text's tokens that count by `judge`, nats, and how many these are. A text longer
+    /// than the model's block is scored in consecutive chunks, each on its own.
     ///
     /// # Errors
     /// As the scorer's.
-    pub fn judge(&mut self, texts: &[Option<&[u32]>]) -> Result<Vec<(f64, u64)>> {
-        let given = self.given();
+    pub fn score(&mut self, judge: &Judge, texts: &[Option<&[u32]>]) -> Result<Vec<(f64, u64)>> {
         let mut works = Vec::new();
         for (nth, tokens) in texts.iter().enumerate() {
-            let Some(tokens) = tokens else { continue };
-            for block in tokens.chunks(self.block_size).filter(|b| b.len() > given) {
-                let order = (0..block.len() as u32).collect();
-                works.push(Work::whole(nth as u64, 0, block, order));
+            for (chunk, counted) in judge.chunks(tokens.unwrap_or_default()) {
+                works.push(Work {
+                    held: Some(counted),
+                    ..Work::whole(nth as u64, 0, chunk, (0..chunk.len() as u32).collect())
+                });
             }
         }
         let mut sums = vec![(0.0, 0); texts.len()];

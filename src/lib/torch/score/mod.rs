@@ -19,5 +19,5 @@ mod set;
 pub use args::{ScoreArgs, TargetBy};
 pub use corpus::{Corpus, Sequence};
 pub(crate) use judgement::{Judged, Reference};
-pub use run::run;
 pub use orders::Orders;
+pub use run::run;

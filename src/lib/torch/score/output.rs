@@ -6,12 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ao_core::cli::{Progress, Sink};
 use ao_core::format::jsonl;
-use ao_core::score::{SequenceRecord, Totals};
+use ao_core::score::{Design, SequenceRecord, Totals};
 use ao_core::{Error, Result};
 use serde::Serialize;
-
-/// The fewest sequences whose spread `--target-se --target-by sequences` trusts.
-const FEWEST: u64 = 32;
 
 /// A place for records.
 pub enum Out {
@@ -79,21 +76,33 @@ pub struct Emitter {
     target: Option<f64>,
     /// Whether it is reached.
     pub reached: bool,
+    /// The standard error when it was last looked at.
+    error: Option<f64>,
 }
 
 impl Emitter {
-    /// Over `left` sequences, behind those `done` before.
+    /// Over `left` sequences of the design given, behind those `done` before.
     pub fn new(
         out: Out,
+        design: Design,
         done: &[SequenceRecord],
         left: u64,
         target: Option<f64>,
         quiet: bool,
     ) -> Emitter {
-        let mut totals = Totals::new();
+        let mut totals = Totals::new(design);
         done.iter().for_each(|record| totals.add(record));
         let progress = Progress::new("sequences", Some(left), quiet);
-        Emitter { out, totals, progress, emitted: 0, tokens: 0, target, reached: false }
+        Emitter {
+            out,
+            totals,
+            progress,
+            emitted: 0,
+            tokens: 0,
+            target,
+            reached: false,
+            error: None,
+        }
     }
 
     /// Writes records in order; those behind the one that reaches the target are dropped.
@@ -115,18 +124,13 @@ impl Emitter {
             self.out.put(&record)?;
             self.emitted += 1;
             self.tokens += record.token_count;
-            if let Some(target) = self.target {
-                let mean = self.totals.mean();
-                self.reached = mean.sequences >= FEWEST && mean.std_error <= target;
+            if let Some((target, error)) = self.target.zip(self.totals.whole_error()) {
+                self.reached = error <= target;
+                self.error = Some(error);
             }
         }
-        let mean = self.totals.mean();
-        let error = if self.target.is_some() && mean.std_error.is_finite() {
-            format!("  standard error {:.5}", mean.std_error)
-        } else {
-            String::new()
-        };
-        self.tell(&format!("{:.4} nats/token{error}", mean.mean));
+        let error = self.error.map_or(String::new(), |e| format!("  standard error {e:.5}"));
+        self.tell(&format!("{:.4} nats/token{error}", self.totals.mean()));
         self.out.flush()
     }
 

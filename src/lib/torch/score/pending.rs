@@ -1,6 +1,6 @@
 //! Sequences on their way to a record: sums along the orders scored so far.
 
-use ao_core::score::{Estimate, SequenceRecord, Totals};
+use ao_core::score::{Design, Estimate, SequenceRecord, Totals};
 
 use super::set::Item;
 use crate::family::Scored;
@@ -54,21 +54,24 @@ impl Open {
         let orders = self.sums.len() as f64;
         let mut record =
             SequenceRecord::new(index, self.item.count, self.estimate, self.sums, self.bytes);
+        record.document = self.item.sequence.document;
         record.spans = self.item.spans;
         record.nll_nats_curve = self.curve.map(|c| c.iter().map(|sum| sum / orders).collect());
         record.positions_scored = self.subset.map(|(count, _)| count);
-        record.std_error_positions_nats = self.subset.map(|(_, v)| v.sqrt() / orders);
+        let of_positions = self.subset.map(|(_, v)| v.sqrt() / orders);
+        record.std_error_positions_nats = of_positions.map(|e| Some(e).filter(|e| e.is_finite()));
         record.token_nll_nats = per_token.then_some(self.nll);
         record
     }
 }
 
-/// The standard error per token that the choice of orders brings.
-pub fn order_noise(open: &[Open]) -> f64 {
-    let mut totals = Totals::new();
+/// The standard error per token that the choice of orders brings; `None` while there are too few of
+/// them to tell ([`Totals::order_noise`]).
+pub fn order_noise(open: &[Open], design: Design) -> Option<f64> {
+    let mut totals = Totals::new(design);
     for o in open {
         let index = o.item.sequence.index;
         totals.add(&SequenceRecord::new(index, o.item.count, o.estimate, o.sums.clone(), None));
     }
-    totals.std_error_orders()
+    totals.order_noise()
 }

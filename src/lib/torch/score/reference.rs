@@ -1,8 +1,8 @@
 //! `ao-score --ref MODEL`: generative perplexity of samples, with what tells cheap perplexity from
 //! good text beside it.
 //!
-//! A sample longer than the reference's block is scored in consecutive blocks, each on its own;
-//! none is dropped. A reference without [None] is given the first token of each block.
+//! A sample longer than the reference's block is scored in consecutive chunks, each on its own;
+//! none is dropped. A reference without [None] is given the first token of each chunk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use super::args::ScoreArgs;
 use super::judgement::{Judged, Reference};
 use super::output::Out;
-use crate::device::Runtime;
 use super::run::run_record;
+use crate::device::Runtime;
 use crate::network::{CheckpointArgs, Loaded};
 
 /// One judged sample.
@@ -63,6 +63,7 @@ struct Summary<'a> {
     distinct_1: Option<f64>,
     distinct_2: Option<f64>,
     distinct_3: Option<f64>,
+    distinct_tokens: usize,
     repetition: Option<f64>,
     seconds: f64,
     rows_forwarded: u64,
@@ -90,11 +91,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     };
     // The end of text is written out where it stands in a text.
     let tokenizer = tokenizer.map(|t| t.allow_special(true));
-    let judge = Judge {
-        protocol: args.protocol,
-        tokenizer: tokenizer.as_ref(),
-        vocab_used: reference.vocab_used,
-    };
+    let judge = reference.judge(args.protocol, tokenizer.as_ref());
     let mut samples = Samples::open(from, judge)?;
     let of_file = from.is_file().then(|| Input::of_file(from)).transpose()?;
     let record = run_record(args, &runtime, &loaded, of_file.into_iter().collect())?;
@@ -111,10 +108,10 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
         count += 1;
         waiting.push(sample);
         if waiting.len() == args.batch_size as usize {
-            judging.score(&mut waiting)?;
+            judging.score(&samples.judge, &mut waiting)?;
         }
     }
-    judging.score(&mut waiting)?;
+    judging.score(&samples.judge, &mut waiting)?;
     judging.progress.finish();
     for (reason, count) in &samples.excluded {
         say(&format!("{count} samples were left out: {reason}"));
@@ -139,10 +136,10 @@ struct Judging {
 
 impl Judging {
     /// Scores a batch of samples and writes their records in order.
-    fn score(&mut self, samples: &mut Vec<Sample>) -> Result<()> {
+    fn score(&mut self, judge: &Judge, samples: &mut Vec<Sample>) -> Result<()> {
         let texts: Vec<Option<&[u32]>> =
             samples.iter().map(|sample| sample.tokens.as_deref().ok()).collect();
-        let sums = self.reference.judge(&texts)?;
+        let sums = self.reference.score(judge, &texts)?;
         for (sample, (sum, count)) in samples.drain(..).zip(sums) {
             match sample.tokens {
                 Err(reason) => self.out.put(&json!({
@@ -189,9 +186,9 @@ impl Judging {
         let known = |x: f64| Some(x).filter(|x| x.is_finite());
         let (pooled, mean) = (set.pooled(), set.mean());
         let (error, mean_error) = (known(pooled.std_error), known(mean.std_error));
-        let interval = |side: f64| match protocol {
-            Protocol::Sedd => mean_error.map(|e| mean.mean + side * 1.96 * e),
-            Protocol::Mdlm => error.map(|e| (pooled.mean + side * 1.96 * e).exp()),
+        let interval = match protocol {
+            Protocol::Sedd => mean.interval(),
+            _ => pooled.interval().map(|(low, high)| (low.exp(), high.exp())),
         };
         let perplexity_pooled = pooled.mean.exp();
         let [distinct_1, distinct_2, distinct_3] = set.variety.distinct();
@@ -209,10 +206,10 @@ impl Judging {
             std_error: error,
             perplexity: match protocol {
                 Protocol::Sedd => mean.mean,
-                Protocol::Mdlm => perplexity_pooled,
+                _ => perplexity_pooled,
             },
-            perplexity_low: interval(-1.0),
-            perplexity_high: interval(1.0),
+            perplexity_low: interval.map(|(low, _)| low),
+            perplexity_high: interval.map(|(_, high)| high),
             perplexity_mean: mean.mean,
             perplexity_mean_std_error: mean_error,
             perplexity_pooled,
@@ -220,6 +217,7 @@ impl Judging {
             distinct_1,
             distinct_2,
             distinct_3,
+            distinct_tokens: set.variety.distinct_tokens(),
             repetition: set.variety.repetition(),
             seconds: started.elapsed().as_secs_f64(),
             rows_forwarded: cost.rows_forwarded,

@@ -7,7 +7,9 @@ use std::time::Instant;
 use ao_core::cli::{Input, RunRecord, peak_memory_bytes};
 use ao_core::orders::OrderSource;
 use ao_core::process::Orders as Capability;
-use ao_core::score::{self, Cost, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped};
+use ao_core::score::{
+    self, Cost, Design, Estimate, GivenOrderings, SequenceRecord, Setting, Stopped,
+};
 use ao_core::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -37,7 +39,7 @@ pub fn run(args: ScoreArgs) -> Result<()> {
         }
     };
     if let [a, b] = args.compare.as_slice() {
-        let comparison = score::compare(a, b)?;
+        let comparison = score::compare(a, b, args.cluster)?;
         comparison.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
         say(&comparison.to_line());
         let mut out = Out::Sink(args.output.open()?);
@@ -45,7 +47,9 @@ pub fn run(args: ScoreArgs) -> Result<()> {
         return out.finish();
     }
     if !args.merge.is_empty() {
-        return score::merge(&args.merge, &args.output, |w| say(&format!("warning: {w}")));
+        return score::merge(&args.merge, &args.output, args.cluster, |w| {
+            say(&format!("warning: {w}"))
+        });
     }
     if args.r#ref.is_some() {
         return reference::run(&args, say);
@@ -162,6 +166,10 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let record = run_record(args, &runtime, &loaded, more)?;
     let mut run = record.to_json().as_object().cloned().unwrap_or_default();
     run.insert("orders".into(), scorer.draws().unwrap_or_else(|| source.describe()));
+    if let Some((source, note)) = corpus.bytes_source() {
+        run.insert("bytes_source".into(), source.into());
+        note.iter().for_each(|note| say(note));
+    }
     let (mut out, done) = open_output(&how, sink, &run)?;
     let Some(done) = done else {
         say("the file is complete already; nothing is left to do");
@@ -189,7 +197,9 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let lengths = range.clone().map(|index| Ok((index, corpus.read(index)?.tokens.len())));
     set.orders.look_ahead(lengths)?;
     let left = (range.end - range.start).saturating_sub(done.len() as u64);
-    let emitter = Emitter::new(out, &done, left, how.sequences_until, args.quiet.quiet);
+    let design = Design::of(&run["orders"], args.cluster);
+    let until = how.sequences_until;
+    let emitter = Emitter::new(out, design, &done, left, until, args.quiet.quiet);
     let mut job = Job { set, scorer, emitter, done, how };
     let stopped = match (job.how.orders_until, job.how.sequences_until) {
         (Some(target), _) => Some(job.until_orders_suffice(target)?),
@@ -351,10 +361,11 @@ impl Job<'_> {
             }
             self.round(&mut batch, &mut open)?;
             self.how.mc = k + 1;
-            let error = order_noise(&open);
-            self.emitter.tell(&format!("{} orders, order noise {error:.6}", k + 1));
+            let error = order_noise(&open, self.emitter.totals.design());
+            let noise = error.map_or(String::new(), |e| format!(", order noise {e:.6}"));
+            self.emitter.tell(&format!("{} orders{noise}", k + 1));
             let exact = self.set.orders.estimate() == Estimate::Exact;
-            reached = exact || (k > 0 && error <= target);
+            reached = exact || error.is_some_and(|e| e <= target);
             if reached {
                 break;
             }

@@ -55,12 +55,8 @@ impl Validation {
         let sequences = args.eval.val_sequences.min(blocks.len());
         let batch_size = args.size.batch_size as usize;
         let own = training.validation();
-        let own = ScoreSettings {
-            mc: args.eval.val_mc.unwrap_or(own.mc),
-            batch_size,
-            seed: SEED,
-            ..own
-        };
+        let own =
+            ScoreSettings { mc: args.eval.val_mc.unwrap_or(own.mc), batch_size, seed: SEED, ..own };
         let along = |orders: &String| ScoreSettings {
             orders: Some(orders.clone()),
             bound: None,

@@ -44,7 +44,6 @@ pub struct Optimizer {
     pub count: u64,
     /// The averages, each started as a copy of the initial weights.
     pub averages: Vec<Average>,
-    threads: usize,
 }
 
 impl Optimizer {
@@ -54,7 +53,6 @@ impl Optimizer {
         weights: &Weights,
         gradients: Weights,
         decays: &[EmaDecay],
-        threads: usize,
     ) -> Optimizer {
         let averages =
             decays.iter().map(|&decay| Average { decay, weights: weights.like(true) }).collect();
@@ -65,7 +63,6 @@ impl Optimizer {
             gradients,
             count: 0,
             averages,
-            threads,
         }
     }
 
@@ -77,10 +74,8 @@ impl Optimizer {
     /// Norm of all gradients together.
     pub fn gradient_norm(&self) -> f64 {
         let flat = self.gradients.flat();
-        if on_cpu(flat) {
-            // SAFETY: f32, and nothing writes it meanwhile.
-            let values = unsafe { crate::network::slice::<f32>(flat) };
-            return adamw::sum_of_squares(values, self.threads).sqrt();
+        if let Some(values) = crate::network::slice::<f32>(flat) {
+            return adamw::sum_of_squares(values).sqrt();
         }
         flat.dot(flat).to_kind(Kind::Double).double_value(&[]).sqrt()
     }
@@ -117,14 +112,14 @@ impl Optimizer {
             // thread uses them during the call.
             let mut slices = flats
                 .iter_mut()
-                .map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
+                .filter_map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
                 .collect::<Vec<_>>()
                 .into_iter();
             let mut next = || slices.next().unwrap_or_default();
             let (parameters, gradients, first, second) = (next(), next(), next(), next());
             let averages = slices.zip(keeps).collect();
             let buffers = adamw::Buffers { parameters, gradients, first, second, averages };
-            adamw::step(buffers, step, self.threads);
+            adamw::step(buffers, step);
         } else {
             tch::no_grad(|| by_operations(&flats, &keeps, &step));
         }
@@ -218,14 +213,14 @@ mod tests {
             // SAFETY: f32, contiguous, distinct, and used by this call alone.
             let mut slices = ours
                 .iter_mut()
-                .map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
+                .filter_map(|t| unsafe { crate::network::slice_mut::<f32>(t) })
                 .collect::<Vec<_>>()
                 .into_iter();
             let mut next = || slices.next().unwrap();
             let (parameters, gradients, first, second) = (next(), next(), next(), next());
             let averages = slices.zip(keeps).collect();
             let buffers = adamw::Buffers { parameters, gradients, first, second, averages };
-            adamw::step(buffers, step, 3);
+            crate::kernels::pool::with_threads(3, || adamw::step(buffers, step));
             tch::no_grad(|| by_operations(&theirs, &keeps, &step));
         }
         (ours, theirs)

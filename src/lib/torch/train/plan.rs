@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use ao_core::cli::Input;
-use ao_core::family::ModelConfig;
 use ao_core::ema::EmaDecay;
+use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::format::events::EventWriter;
 

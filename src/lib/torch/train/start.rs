@@ -3,16 +3,15 @@
 use std::path::Path;
 
 use ao_core::cli::RunRecord;
-use ao_core::family::ModelConfig;
 use ao_core::ema::EmaDecay;
 use ao_core::error::IoContext;
+use ao_core::family::ModelConfig;
 use ao_core::format::atomic::AtomicFile;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::format::events::EventWriter;
 use ao_core::{Error, Result};
 use serde_json::json;
 
-use crate::clock::Clock;
 use super::data::Loader;
 use super::flops::Ceiling;
 use super::metrics::Metrics;
@@ -21,6 +20,7 @@ use super::options::TrainArgs;
 use super::plan::Plan;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
 use super::trainer::Trainer;
+use crate::clock::Clock;
 use crate::device::Runtime;
 use crate::network::Weights;
 
@@ -45,8 +45,7 @@ impl Trainer {
         let decays: Vec<EmaDecay> = plan.decays.iter().map(|&(_, d)| d).collect();
         let (estimate, orders) = (plan.training.estimate(), plan.training.describe());
         let (learner, gradients) = plan.training.learner(&weights, &runtime)?;
-        let mut optimizer =
-            Optimizer::new(plan.optimizer, &weights, gradients, &decays, runtime.threads);
+        let mut optimizer = Optimizer::new(plan.optimizer, &weights, gradients, &decays);
         let dataset = plan.sequences.datasets().next();
         let tokenizer_hash = dataset.and_then(|d| d.manifest().tokenizer_hash()).map(String::from);
         let tokenizer_file = dataset.map(|d| d.path().join("tokenizer.json"));

@@ -3,7 +3,20 @@
 use ao_core::family::ModelConfig;
 use tch::{Device, Kind, Tensor};
 
-use crate::network::Weights;
+use crate::device::Runtime;
+use crate::network::{Network, Weights, ao_gpt, ddit, gpt2, sigma_gpt};
+
+/// The network of `config` over `weights`, as it is trained.
+pub fn network(config: &ModelConfig, weights: &Weights, compute: Kind) -> Box<dyn Network> {
+    let runtime = Runtime { device: Device::Cpu, compute, threads: 1 };
+    let build = match config.arch() {
+        "ao-gpt" => ao_gpt,
+        "gpt2" => gpt2,
+        "sigma-gpt" | "sigma-official" => sigma_gpt,
+        _ => ddit,
+    };
+    build(config, weights, &runtime)
+}
 
 /// Weights among which none is zero: initial gates and biases would hide what they multiply.
 pub fn weights(config: &ModelConfig, kind: Kind) -> Weights {

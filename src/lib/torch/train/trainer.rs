@@ -12,7 +12,6 @@ use ao_core::process::Objective;
 use ao_core::score;
 use ao_core::{Error, Result};
 
-use crate::clock::{Clock, Phase};
 use super::data::{Loader, StepData};
 use super::estimate::Estimate;
 use super::evaluate::Validation;
@@ -23,6 +22,7 @@ use super::options::{LossPer, TrainArgs};
 use super::plan::Plan;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
+use crate::clock::{Clock, Phase};
 use crate::device::{self, Runtime};
 use crate::family::{Learner, Micro, Model};
 use crate::network::Weights;

@@ -6,6 +6,7 @@
 
 use ao_core::process::{Draw, Masking, Objective};
 use ao_core::rng::{Domain, Stream};
+use ao_core::score::Levels;
 use serde_json::{Value, json};
 
 use super::questions::{Asker, Question};
@@ -67,31 +68,19 @@ pub struct Strata {
     seed: u64,
     /// Draws of a sequence.
     per_sequence: u64,
-    offset: u64,
 }
 
 impl Strata {
     /// `per_sequence` draws K for each sequence.
     pub fn new(seed: u64, per_sequence: u64) -> Strata {
-        let offset = Stream::new(seed, Domain::Masking, u64::MAX).next_u64();
-        Strata { seed, per_sequence: per_sequence.max(1), offset }
+        Strata { seed, per_sequence: per_sequence.max(1) }
     }
 
-    /// Draw number `row` = s·K + j, the j-th of sequence s: its share in [0, 1), and the stream of
-    /// its masks, which has that number.
-    ///
-    /// The share is the fractional part of x + s/φ + j·√2 (φ the golden ratio, x uniform by the
-    /// seed): uniform for each draw, and evenly spread over the draws of a sequence, however many
-    /// of them are taken, and over any run of sequences.
+    /// Draw number `row` = s·K + j, the j-th of sequence s: its share in [0, 1), spread over
+    /// sequences by [`Levels`], and the stream of its masks, which has that number.
     pub fn of(&self, row: u64) -> (f64, Stream) {
-        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 / φ
-        const ROOT: u64 = 0x6a09_e667_f3bc_c909; // 2^64 · (√2 − 1)
+        let mut stream = Stream::new(self.seed, Domain::Masking, row);
         let (sequence, draw) = (row / self.per_sequence, row % self.per_sequence);
-        let share = self
-            .offset
-            .wrapping_add(sequence.wrapping_mul(GOLDEN))
-            .wrapping_add(draw.wrapping_mul(ROOT));
-        let share = (share >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
-        (share, Stream::new(self.seed, Domain::Masking, row))
+        (Levels::new(self.seed).share(sequence, draw, &mut stream), stream)
     }
 }

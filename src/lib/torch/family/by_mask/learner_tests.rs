@@ -1,12 +1,12 @@
 //! The masked step's gradients against plain autograd, and against themselves under other cuts.
 
 use ao_core::family::ModelConfig;
-use ao_core::objective::Objective;
+use ao_core::process::{Masks, Objective};
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::*;
-use crate::train::test_support::{weights, worst};
+use crate::train::test_support::{network, weights, worst};
 
 const T: usize = 9;
 const V: usize = 23;
@@ -44,11 +44,10 @@ fn texts(count: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn batch(texts: &[Vec<u32>]) -> Batch {
-    let orders: Vec<Vec<u32>> = texts.iter().map(|t| (0..t.len() as u32).collect()).collect();
-    let tokens: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
-    let orders: Vec<&[u32]> = orders.iter().map(Vec::as_slice).collect();
-    Batch::new(&tokens, &orders).unwrap()
+/// How texts are masked for `objective`, and the model's masks.
+fn masking((config, objective): &(ModelConfig, Objective)) -> (Masking, Masks) {
+    let masks = config.capabilities().masks.unwrap();
+    (Masking::of(*objective, &masks).unwrap(), masks)
 }
 
 /// Numbers of the step's first sequence, the run's seed.
@@ -61,21 +60,20 @@ fn scale(texts: &[Vec<u32>]) -> f64 {
 
 /// Loss and gradients as a step makes them, from micro-batches of `cut` sequences.
 fn by_step(
-    (config, objective): &(ModelConfig, Objective),
+    case: &(ModelConfig, Objective),
     compute: Kind,
     texts: &[Vec<u32>],
     cut: usize,
 ) -> (f64, Weights) {
     let kind = if compute == Kind::Double { Kind::Double } else { Kind::Float };
-    let weights = weights(config, kind);
-    let gradients = weights.require_gradients(&HandNames::of_encoder().list());
-    let model = Encoder::new(config, &weights, compute, 1).unwrap();
-    let learner = MaskedLearner { model, noise: objective.noise().unwrap(), seed: SEED };
+    let weights = weights(&case.0, kind);
+    let network = network(&case.0, &weights, compute);
+    let gradients = weights.require_gradients(&network.base().names.list());
+    let mut learner = MaskLearner { network, masking: masking(case).0, seed: SEED };
     let mut sum = 0.0;
     for (i, part) in texts.chunks(cut).enumerate() {
-        let batch = batch(part);
         let micro = Micro {
-            batch: &batch,
+            texts: part,
             index: FIRST + (i * cut) as u64,
             first: FIRST,
             count: texts.len() as u64,
@@ -88,37 +86,47 @@ fn by_step(
 }
 
 /// The papers' formulas over whole logits, sequence by sequence, and autograd through everything.
-fn by_autograd(
-    (config, objective): &(ModelConfig, Objective),
-    texts: &[Vec<u32>],
-) -> (f64, Weights) {
-    let kind = Kind::Double;
-    let weights = weights(config, kind);
+fn by_autograd(case: &(ModelConfig, Objective), texts: &[Vec<u32>]) -> (f64, Weights) {
+    let weights = weights(&case.0, Kind::Double);
     let gradients = weights.require_gradients(&[]);
-    let model = Encoder::new(config, &weights, kind, 1).unwrap();
-    let (schedule, mask) = (model.noise(), model.shape().mask_id);
+    let (network, loss) = plain_loss(case, &weights, texts);
+    loss.backward();
+    network.base().add_token_gradients(&gradients);
+    (loss.double_value(&[0]), gradients)
+}
+
+fn plain_loss(
+    case: &(ModelConfig, Objective),
+    weights: &Weights,
+    texts: &[Vec<u32>],
+) -> (Box<dyn Network>, Tensor) {
+    let (kind, objective) = (Kind::Double, case.1);
+    let network = network(&case.0, weights, kind);
+    let (masking, masks) = masking(case);
+    let (schedule, mask) = (masks.schedule, masks.id);
     let real: Vec<i64> = (0..V as i64).filter(|&y| y != mask as i64).collect();
     let mut loss = Tensor::zeros([1], (kind, Device::Cpu));
     for (i, text) in texts.iter().enumerate() {
         let (index, count) = (FIRST + i as u64, texts.len() as u64);
         let place = Place { seed: SEED, index, first: FIRST, count };
-        let draw = training_draw(objective.noise().unwrap(), schedule, place, text.len());
+        let draw = masking.training_draw(place, text.len());
         if draw.masked.is_empty() {
             continue;
         }
         let mut ids: Vec<i64> = text.iter().map(|&x| i64::from(x)).collect();
-        draw.masked.iter().for_each(|&p| ids[p] = mask as i64);
-        let rows = weights.get("vocab_embed.embedding").index_select(0, &Tensor::from_slice(&ids));
+        draw.masked.iter().for_each(|&p| ids[p as usize] = mask as i64);
         let t = draw.time;
         let sigma = schedule.sigma(t).min(1e3f64.ln());
-        let hidden = model.forward(&rows.unsqueeze(0), &[text.len()], &[sigma], 0.0).squeeze_dim(0);
+        let ids = Tensor::from_slice(&ids).unsqueeze(0);
+        let hidden =
+            forward_masked(network.as_ref(), ids, &[text.len()], &[sigma], 0.0).squeeze_dim(0);
         let logits = hidden.matmul(&weights.get("output_layer.linear.weight").tr())
             + weights.get("output_layer.linear.bias");
         for &p in &draw.masked {
-            let row = logits.get(p as i64).index_select(0, &Tensor::from_slice(&real));
-            let at = real.iter().position(|&y| y == i64::from(text[p])).unwrap() as i64;
-            let term = if *objective == Objective::ScoreEntropy {
-                let log_score = row - model.score_offset(sigma);
+            let row = logits.get(i64::from(p)).index_select(0, &Tensor::from_slice(&real));
+            let at = real.iter().position(|&y| y == i64::from(text[p as usize])).unwrap() as i64;
+            let term = if objective == Objective::ScoreEntropy {
+                let log_score = row - masks.scores.unwrap().offset(sigma);
                 let a = 1.0 / (sigma.exp() - 1.0);
                 let entropy =
                     log_score.exp().sum(kind) - log_score.get(at) * a + a * (a.ln() - 1.0);
@@ -134,8 +142,7 @@ fn by_autograd(
             loss += term * scale(texts);
         }
     }
-    loss.backward();
-    (loss.double_value(&[0]), gradients)
+    (network, loss)
 }
 
 #[test]
@@ -174,9 +181,28 @@ fn any_cut_of_a_step_masks_the_same_and_gives_the_same_gradients() {
 fn a_text_that_holds_the_mask_is_refused() {
     let config = config("radd", json!({"mask_id": 7}));
     let weights = weights(&config, Kind::Float);
-    let model = Encoder::new(&config, &weights, Kind::Float, 1).unwrap();
-    let batch = batch(&[vec![3, 7, 2]]);
+    let network = network(&config, &weights, Kind::Float);
     let draw = Draw { time: 0.5, weight: 2.0, masked: vec![0] };
-    let error = Noised::new(&model, &batch, &[draw]).err().unwrap().to_string();
+    let error = MaskedTexts::new(network.as_ref(), &[vec![3, 7, 2]], &[draw]);
+    let error = error.err().unwrap().to_string();
     assert!(error.contains("id 7") && error.contains("mask_id"), "{error}");
+}
+
+/// The rows of the table are leaves of their own, in the step and in the plain forward alike.
+#[test]
+fn the_token_tables_gradient_is_the_slope_of_the_loss() {
+    let texts = texts(8);
+    let case = (config("sedd", json!({"cond_dim": 5})), Objective::ScoreEntropy);
+    let (_, gradients) = by_step(&case, Kind::Double, &texts, 3);
+    let table = gradients.get("vocab_embed.embedding");
+    let direction = Tensor::arange(table.numel() as i64, (Kind::Double, Device::Cpu)).sin();
+    let direction = direction.view_as(&table);
+    let at = |step: f64| {
+        let weights = weights(&case.0, Kind::Double);
+        let _ = weights.get("vocab_embed.embedding").g_add_(&(&direction * step));
+        plain_loss(&case, &weights, &texts).1.double_value(&[0])
+    };
+    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+    let ours = (table * direction).sum(Kind::Double).double_value(&[]);
+    assert!((ours / slope - 1.0).abs() < 1e-6, "{ours}, by differences {slope}");
 }

@@ -19,7 +19,6 @@ pub mod questions;
 mod sampler;
 mod scorer;
 
-
 use ao_core::Result;
 use ao_core::family::ModelConfig;
 

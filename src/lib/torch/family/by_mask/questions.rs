@@ -1,7 +1,7 @@
 //! Questions to a bidirectional network: masked copies, with the true tokens of what is asked.
 
 use ao_core::Error;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::network::{MaskedText, Network, asked_rows, masks};
 
@@ -72,30 +72,36 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// Calls `work` with the hidden rows, the targets and the questions of a pass; a list for each
-    /// question. What asks for nothing needs no pass.
+    /// Calls `work` with hidden rows, their targets and their questions, those of one question at a
+    /// time on a CPU, where the shapes of products decide their rounding; a list for each question.
+    /// What asks for nothing needs no pass.
     fn each(
         &mut self,
         questions: &[Question],
         work: impl Fn(&dyn Network, &Tensor, &[i64], &[Question]) -> Vec<f64>,
     ) -> Vec<Vec<f64>> {
+        let on_cpu = self.network.base().device() == Device::Cpu;
         let mut out = Vec::with_capacity(questions.len());
         for part in questions.chunks(self.at_once) {
             let copies: Vec<&MaskedText> =
                 part.iter().map(|q| &q.masked).filter(|m| !m.asked.is_empty()).collect();
-            let targets: Vec<i64> =
-                part.iter().flat_map(|q| q.targets.iter().map(|&t| i64::from(t))).collect();
-            let mut values = Vec::new();
-            if !targets.is_empty() {
-                let rows = asked_rows(self.network, &copies);
-                self.rows_forwarded += copies.iter().map(|c| c.tokens.len() as u64).sum::<u64>();
-                self.rows_through_head += targets.len() as u64;
-                values = work(self.network, &rows, &targets, part);
+            if copies.is_empty() {
+                out.extend(part.iter().map(|_| Vec::new()));
+                continue;
             }
-            let mut values = values.into_iter();
-            out.extend(part.iter().map(|q| values.by_ref().take(q.targets.len()).collect()));
+            let rows = asked_rows(self.network, &copies);
+            self.rows_forwarded += copies.iter().map(|c| c.tokens.len() as u64).sum::<u64>();
+            self.rows_through_head += rows.size()[0] as u64;
+            let mut at = 0;
+            for some in part.chunks(if on_cpu { 1 } else { part.len() }) {
+                let targets: Vec<i64> =
+                    some.iter().flat_map(|q| q.targets.iter().map(|&t| i64::from(t))).collect();
+                let own = rows.narrow(0, at, targets.len() as i64);
+                at += targets.len() as i64;
+                let mut values = work(self.network, &own, &targets, some).into_iter();
+                out.extend(some.iter().map(|q| values.by_ref().take(q.targets.len()).collect()));
+            }
         }
         out
     }
 }
-

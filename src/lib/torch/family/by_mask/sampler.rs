@@ -57,8 +57,7 @@ pub fn open(network: Box<dyn Network>, settings: &SampleSettings) -> Result<Box<
     };
     let timed = masks.time_conditioned && sampler != DiffusionSampler::Ordered;
     let predictor = Box::new(MaskedPredictor::new(network));
-    let (filter, threads) = (settings.filter.clone(), settings.threads);
-    let engine = Engine::new(predictor, Some(masks), filter, settings.candidates, threads);
+    let engine = Engine::new(predictor, Some(masks), settings.filter.clone(), settings.candidates);
     let sampler_of = EngineSampler::new(engine, &config, method, orders, settings);
     Ok(Box::new(sampler_of.named(sampler, timed)))
 }

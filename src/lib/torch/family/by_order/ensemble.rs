@@ -12,8 +12,8 @@ use ao_core::score::orderings::{
 };
 
 use super::prefixes::{Orderings, Prefix, at_once, predict};
-use crate::network::Network;
 use crate::family::traits::{Scored, Work};
+use crate::network::Network;
 
 /// How an ensemble is scored.
 #[derive(Debug, Clone)]
@@ -147,7 +147,7 @@ impl Ensemble {
     }
 
     /// The sum over all tokens that the scored ones stand for, and its standard error, which is
-    /// that of a sample without replacement.
+    /// that of a sample without replacement and NaN for one token.
     fn total(&self, work: &Work, nll: &[f64]) -> (f64, f64) {
         let sum: f64 = nll.iter().sum();
         if self.positions.is_none() {
@@ -157,8 +157,11 @@ impl Ensemble {
         let count = nll.len() as f64;
         let mean = sum / count;
         let squares: f64 = nll.iter().map(|x| (x - mean).powi(2)).sum();
-        let variance = if count > 1.0 { squares / (count - 1.0) } else { 0.0 };
-        (all * mean, all * ((1.0 - count / all).max(0.0) * variance / count).sqrt())
+        if count >= all {
+            return (sum, 0.0);
+        }
+        let variance = squares / (count - 1.0); // NaN of one: nothing is known
+        (all * mean, all * ((1.0 - count / all) * variance / count).sqrt())
     }
 }
 

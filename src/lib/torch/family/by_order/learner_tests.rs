@@ -5,8 +5,10 @@ use serde_json::json;
 use tch::{Device, IndexOp, Kind, Tensor};
 
 use super::*;
-use crate::network::{NORM_EPS, decoder};
-use crate::train::test_support::{weights, worst};
+use crate::train::test_support::{network, weights, worst};
+
+/// ε of every norm of the published code.
+const NORM_EPS: f64 = 1e-5;
 
 fn config() -> ModelConfig {
     ModelConfig::from_json(&json!({
@@ -30,10 +32,10 @@ fn sequences(count: usize) -> Vec<(Vec<u32>, Vec<u32>)> {
         .collect()
 }
 
-fn batch(rows: &[(Vec<u32>, Vec<u32>)]) -> Batch {
+fn ordered(rows: &[(Vec<u32>, Vec<u32>)]) -> OrderedTexts {
     let tokens: Vec<&[u32]> = rows.iter().map(|(t, _)| t.as_slice()).collect();
     let orders: Vec<&[u32]> = rows.iter().map(|(_, o)| o.as_slice()).collect();
-    Batch::new(&tokens, &orders).unwrap()
+    OrderedTexts::new(&tokens, &orders).unwrap()
 }
 
 /// Loss (mean NLL) and gradients as a step makes them, from micro-batches of `cut` sequences.
@@ -44,14 +46,14 @@ fn by_step(
     cut: usize,
 ) -> (f64, Weights) {
     let weights = weights(config, if compute == Kind::Double { compute } else { Kind::Float });
-    let gradients = weights.require_gradients(&HandNames::of_decoder(config).list());
-    let model = decoder(config, &weights, compute, 1).unwrap();
-    let counted: usize = rows.iter().map(|(t, _)| t.len() - model.given()).sum();
+    let network = network(config, &weights, compute);
+    let gradients = weights.require_gradients(&network.base().names.list());
+    let counted: usize = rows.iter().map(|(t, _)| t.len() - network.base().given()).sum();
     let scale = 1.0 / counted as f64;
     let mut sum = 0.0;
     for part in rows.chunks(cut) {
         let clock = &mut Clock::start();
-        sum += accumulate(model.as_ref(), &batch(part), scale, 0.0, &gradients, clock)
+        sum += accumulate(network.as_ref(), &ordered(part), scale, 0.0, &gradients, clock)
             .iter()
             .sum::<f64>();
     }
@@ -64,14 +66,14 @@ fn by_autograd(kind: Kind, rows: &[(Vec<u32>, Vec<u32>)]) -> (f64, Weights) {
     let config = config();
     let weights = weights(&config, kind);
     let gradients = weights.require_gradients(&[]);
-    let loss = plain_loss(&config, &weights, &batch(rows));
+    let loss = plain_loss(&config, &weights, &ordered(rows));
     loss.backward();
     (loss.double_value(&[]), gradients)
 }
 
-fn plain_loss(config: &ModelConfig, weights: &Weights, batch: &Batch) -> Tensor {
+fn plain_loss(config: &ModelConfig, weights: &Weights, texts: &OrderedTexts) -> Tensor {
     let w = |name: &str| weights.get(name);
-    let (b, t, c) = (batch.sequences as i64, batch.length as i64, config.n_embd() as i64);
+    let (b, t, c) = (texts.sequences as i64, texts.length as i64, config.n_embd() as i64);
     let (heads, hs) = (config.n_head() as i64, (config.n_embd() / config.n_head()) as i64);
     let kind = w("lm_head.weight").kind();
     let linear = |x: &Tensor, name: &str| {
@@ -83,7 +85,8 @@ fn plain_loss(config: &ModelConfig, weights: &Weights, batch: &Batch) -> Tensor 
     };
     let look_up = |name: &str, ids: &Tensor| w(name).index_select(0, &ids.reshape([-1]));
 
-    let (tokens, order) = (batch.tokens_tensor(Device::Cpu), batch.order_tensor(Device::Cpu));
+    let of = |values: &[i64]| Tensor::from_slice(values).view([b, t]);
+    let (tokens, order) = (of(&texts.tokens), of(&texts.order));
     let held = look_up("transformer.wte.weight", &tokens)
         + look_up("transformer.wpe.weight", &(&order + 1));
     let held = held.view([b, t, c]).narrow(1, 0, t - 1);
@@ -110,7 +113,7 @@ fn plain_loss(config: &ModelConfig, weights: &Weights, batch: &Batch) -> Tensor 
     }
     let ada = linear(&condition, "transformer.final_layer.adaLN_final.1").chunk(2, -1);
     let h = norm(&x, "transformer.final_layer.ln_f.weight") * (&ada[1] + 1.0) + &ada[0];
-    mean_nll(&linear(&h, "lm_head"), &batch.targets)
+    mean_nll(&linear(&h, "lm_head"), &texts.targets)
 }
 
 /// Mean NLL of the targets that are not −1, of logits (…, V).
@@ -123,24 +126,21 @@ fn mean_nll(logits: &Tensor, targets: &[i64]) -> Tensor {
     nll.sum(kind) / counted.sum(kind)
 }
 
-/// Autograd through a decoder's own forward, its token table and all logits at once.
-fn through_the_decoder(config: &ModelConfig, rows: &[(Vec<u32>, Vec<u32>)]) -> (f64, Weights) {
+/// Autograd through a network's own forward and all logits at once.
+fn through_the_network(config: &ModelConfig, rows: &[(Vec<u32>, Vec<u32>)]) -> (f64, Weights) {
     let weights = weights(config, Kind::Double);
+    let network = network(config, &weights, Kind::Double);
     let gradients = weights.require_gradients(&[]);
-    let model = decoder(config, &weights, Kind::Double, 1).unwrap();
-    let (batch, names) = (batch(rows), HandNames::of_decoder(config));
-    let order = batch.order_tensor(Device::Cpu);
-    let held = batch.tokens_tensor(Device::Cpu).narrow(1, 0, batch.length as i64 - 1);
-    let input = model.input_rows(&model.token_rows(&held), &order);
-    let mut attend = CausalAttention { dropout: 0.0 };
-    let targets = model.targets(&order);
-    let hidden = model.forward(&input, &targets, &model.conditioning(), &mut attend, 0.0);
-    let mut logits = hidden.matmul(&weights.get(names.head_weight).tr());
-    if let Some(bias) = weights.find(names.head_bias) {
+    let (texts, base) = (ordered(rows), network.base());
+    let input = texts.rows(base.given(), Device::Cpu);
+    let hidden = network.forward(&input, &mut Causal::default(), 0.0);
+    let mut logits = hidden.matmul(&weights.get(base.names.head_weight).tr());
+    if let Some(bias) = weights.find(base.names.head_bias) {
         logits += bias;
     }
-    let loss = mean_nll(&logits, &batch.targets_after(model.given()));
+    let loss = mean_nll(&logits, &texts.targets_after(base.given()));
     loss.backward();
+    base.add_token_gradients(&gradients);
     (loss.double_value(&[]), gradients)
 }
 
@@ -176,7 +176,7 @@ fn any_cut_of_a_batch_gives_the_same_gradients() {
 }
 
 #[test]
-fn every_decoder_has_the_gradients_of_autograd_with_tied_heads_and_given_tokens_too() {
+fn every_causal_network_has_the_gradients_of_autograd_with_tied_heads_and_given_tokens_too() {
     let rows = sequences(8);
     let sizes = json!({"block_size": 9, "vocab_size": 23, "n_layer": 2, "n_head": 2, "n_embd": 12});
     for (arch, activation) in
@@ -189,7 +189,7 @@ fn every_decoder_has_the_gradients_of_autograd_with_tied_heads_and_given_tokens_
         }
         let config = ModelConfig::from_json(&object).unwrap();
         let (loss, gradients) = by_step(&config, Kind::Double, &rows, 3);
-        let (plain_loss, plain) = through_the_decoder(&config, &rows);
+        let (plain_loss, plain) = through_the_network(&config, &rows);
         assert!((loss - plain_loss).abs() <= 1e-12 * plain_loss, "{arch}: {loss}, {plain_loss}");
         let (difference, name) = worst(&gradients, &plain);
         assert!(difference <= 1e-9, "{arch}: {name} differs by {difference}");

@@ -23,7 +23,7 @@ use super::traits::{
 use crate::decode::SampleSettings;
 
 pub use learner::accumulate;
-pub use scorer::OrderScorer;
+pub use scorer::{OrderScorer, nll};
 
 /// A causal network along orders.
 pub struct ByOrder(pub Build);

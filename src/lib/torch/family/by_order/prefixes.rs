@@ -49,7 +49,9 @@ impl Prefix<'_> {
     /// The positions before step `step`, then the one that it predicts.
     fn path(&mut self, step: usize) -> Vec<u32> {
         let mut path: Vec<u32> = match &mut self.orderings {
-            Orderings::Drawn(line) => line.of(step).iter().map(|&s| self.order[s as usize]).collect(),
+            Orderings::Drawn(line) => {
+                line.of(step).iter().map(|&s| self.order[s as usize]).collect()
+            }
             Orderings::Given(contexts) => contexts.next().unwrap_or_default(),
         };
         path.push(self.order[step]);

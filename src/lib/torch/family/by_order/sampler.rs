@@ -46,7 +46,6 @@ pub fn open(network: Box<dyn Network>, settings: &SampleSettings) -> Result<Box<
         _ => Some(config.orders(settings.order.as_deref(), UNIFORM)?),
     };
     let predictor = Box::new(CausalPredictor::new(network));
-    let (filter, threads) = (settings.filter.clone(), settings.threads);
-    let engine = Engine::new(predictor, None, filter, settings.candidates, threads);
+    let engine = Engine::new(predictor, None, settings.filter.clone(), settings.candidates);
     Ok(Box::new(EngineSampler::new(engine, &config, method, orders, settings)))
 }

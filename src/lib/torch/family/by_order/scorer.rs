@@ -1,8 +1,8 @@
 //! NLL along orders.
 
-use ao_core::score::{Cost, Estimate, Manner};
 use ao_core::process::Orders;
 use ao_core::process::order::UNIFORM;
+use ao_core::score::{Cost, Estimate, Manner};
 use ao_core::{Error, Result};
 use serde_json::Value;
 
@@ -115,7 +115,16 @@ impl Scorer for OrderScorer {
     fn score(&mut self, works: &[Work]) -> Result<Vec<Scored>> {
         match &self.ensemble {
             None => self.along(works),
-            Some(ensemble) => ensemble.score(self.network.as_ref(), works, &mut self.cost),
+            Some(ensemble) => {
+                // On a CPU the contexts of one work alone share passes, for the same reason.
+                let on_cpu = self.network.base().device() == tch::Device::Cpu;
+                let mut scored = Vec::with_capacity(works.len());
+                for part in works.chunks(if on_cpu { 1 } else { works.len().max(1) }) {
+                    let (network, cost) = (self.network.as_ref(), &mut self.cost);
+                    scored.extend(ensemble.score(network, part, cost)?);
+                }
+                Ok(scored)
+            }
         }
     }
 

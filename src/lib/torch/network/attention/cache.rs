@@ -5,6 +5,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use super::super::tensor_slice::Stored;
 use super::Attention;
 use crate::kernels::attention::HeadCache;
 
@@ -99,15 +100,13 @@ impl Cache {
         Cache { layers, all }
     }
 
-    /// Its memory, of elements of `kind`.
+    /// Its memory.
     ///
     /// # Panics
     /// When it is of another kind, or not on the CPU.
-    ///
-    /// # Safety
-    /// `T` must be the type of `kind`.
-    pub unsafe fn memory<T>(&mut self, kind: Kind) -> CacheMemory<T> {
-        assert!(self.all.kind() == kind && self.all.device() == Device::Cpu, "a cache of {kind:?}");
+    pub(crate) fn memory<T: Stored>(&mut self) -> CacheMemory<T> {
+        let fits = self.all.kind() == T::KIND && self.all.device() == Device::Cpu;
+        assert!(fits, "a cache of {:?}", self.all.kind());
         let size = self.all.size();
         let sizes = [0, 2, 3, 4, 5].map(|i| size[i] as usize);
         CacheMemory { data: self.all.data_ptr() as *mut T, sizes }
