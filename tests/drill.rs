@@ -27,7 +27,7 @@ use ao_torch::network::attention::{Attention, CacheShape};
 use ao_torch::network::{Base, HandNames, Head, Network, Rows, TokenTable, Weights};
 use ao_torch::tch::{Kind, Tensor};
 use clap::Parser;
-use common::assert_law;
+use common::assert_distribution;
 use common::scoring::write_shards;
 use serde_json::{Map, Value, json};
 
@@ -341,8 +341,8 @@ struct Bench {
 /// Runs a driver with `words` behind a program name.
 macro_rules! drive {
     ($parser:ty, $run:path, $words:expr) => {{
-        let words = ["program", "--quiet", "--threads", "1", "--device", "cpu"];
-        let words = words.iter().map(|w| w.to_string()).chain($words.iter().map(|w| w.to_string()));
+        let mut words = vec!["program", "--quiet", "--threads", "1", "--device", "cpu"];
+        words.extend_from_slice(&$words);
         $run(<$parser>::try_parse_from(words).unwrap().args)
     }};
 }
@@ -455,7 +455,7 @@ fn check(arch: &str, nll: fn(&Exact, &[u32], &[u32]) -> Vec<f64>) {
         texts().iter().map(|t| (-nll(&exact, t, order).iter().sum::<f64>()).exp()).collect()
     };
     let along = ["--n", "20000", "--order", "blocks:3:inner=2,0,1:outer=l2r"];
-    assert_law(&counts(&samples(dir.path(), &run, &along)), &law(&[2, 0, 1]));
+    assert_distribution(&counts(&samples(dir.path(), &run, &along)), &law(&[2, 0, 1]));
     for sample in samples(dir.path(), &run, &["--n", "50", "--order", "adaptive:margin"]) {
         let expected: f64 =
             nll(&exact, &ids(&sample["tokens"]), &ids(&sample["order"])).iter().sum();
@@ -510,7 +510,7 @@ fn tested_drafts_of_bigrams_have_the_distribution_of_one_token_a_step() {
         .map(|text| (-exact.bigrams(text, &[0, 1, 2]).iter().sum::<f64>()).exp())
         .collect();
     let words = ["--n", "20000", "--order", "l2r", "--speculative", "2"];
-    assert_law(&counts(&samples(dir.path(), &run, &words)), &law);
+    assert_distribution(&counts(&samples(dir.path(), &run, &words)), &law);
 }
 
 #[test]

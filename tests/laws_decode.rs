@@ -4,7 +4,8 @@ mod common;
 
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_torch::decode::causal::CausalPredictor;
-use ao_torch::decode::engine::{Predictor, Sequence};
+use ao_torch::decode::predictor::Predictor;
+use ao_torch::decode::sequence::Sequence;
 use ao_torch::network::attention::{Attention, Causal};
 use ao_torch::network::{Network, OrderedTexts};
 use ao_torch::tch::{Device, Kind, Tensor, no_grad};

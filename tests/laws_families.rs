@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ao_core::family::ModelConfig;
 use ao_torch::decode::causal::CausalPredictor;
-use ao_torch::decode::engine::Predictor;
+use ao_torch::decode::predictor::Predictor;
 use ao_torch::network::Network;
 use ao_torch::tch::Kind;
 use common::{logits, max_difference, next, nll, noisy_network, sequence, values};

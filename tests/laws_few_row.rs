@@ -7,9 +7,10 @@ use std::process::Command;
 
 use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
-use ao_torch::decode::causal::{CausalPredictor, Reading};
-use ao_torch::decode::engine::{Predictor, Sequence};
+use ao_torch::decode::causal::CausalPredictor;
 use ao_torch::decode::few_row::FewRow;
+use ao_torch::decode::predictor::{Predictor, Reader, Reading};
+use ao_torch::decode::sequence::Sequence;
 use ao_torch::kernels::pool;
 use ao_torch::kernels::simd::Level;
 use ao_torch::network::Network;

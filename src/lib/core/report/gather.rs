@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::set::check_same_tokens;
+use super::set::{check_same_tokens, refuse_repeats};
 use super::table::{estimate, order};
 use super::{HeldOut, Model, Report, Sampling, Score, Text, Training, unigram_baseline};
 use crate::cli::Input;
@@ -194,22 +194,6 @@ fn score(file: &ScoreFile) -> Result<Score> {
         perplexity: summary.perplexity,
         bits_per_byte: summary.bits_per_byte,
     })
-}
-
-/// Refuses scores in which a sequence comes twice, as when two programs wrote one file.
-///
-/// # Errors
-/// Names the first such sequence.
-pub(super) fn refuse_repeats(file: &ScoreFile) -> Result<()> {
-    let mut numbers: Vec<u64> = file.sequences.iter().map(|record| record.index).collect();
-    numbers.sort_unstable();
-    match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
-        None => Ok(()),
-        Some(pair) => {
-            let what = format!("sequence {} stands there twice; score the set again", pair[0]);
-            Err(Error::input_at(&file.path, what))
-        }
-    }
 }
 
 fn training(path: &Path) -> Result<Training> {

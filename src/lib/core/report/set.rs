@@ -81,3 +81,19 @@ pub(super) fn set_names(files: &[ScoreFile]) -> Vec<String> {
         })
         .collect()
 }
+
+/// Refuses scores in which a sequence comes twice, as when two programs wrote one file.
+///
+/// # Errors
+/// Names the first such sequence.
+pub(super) fn refuse_repeats(file: &ScoreFile) -> Result<()> {
+    let mut numbers: Vec<u64> = file.sequences.iter().map(|record| record.index).collect();
+    numbers.sort_unstable();
+    match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => {
+            let what = format!("sequence {} stands there twice; score the set again", pair[0]);
+            Err(Error::input_at(&file.path, what))
+        }
+    }
+}

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::gather::refuse_repeats;
-use super::set::{check_same_tokens, set_names};
+use super::set::{check_same_tokens, refuse_repeats, set_names};
 use super::text::perplexity;
 use crate::cli::units::grouped;
 use crate::score::{Estimate, ScoreFile, Summary};

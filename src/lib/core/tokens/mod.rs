@@ -9,6 +9,7 @@ mod args;
 mod blocks;
 mod bpe;
 mod bytes;
+mod choice;
 mod dataset;
 mod decode;
 pub mod detokenize;

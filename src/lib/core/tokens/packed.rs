@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tar::EntryType;
 
-use super::source::{Choice, PassedOver};
+use super::choice::{Choice, PassedOver};
 use crate::{Error, Result};
 
 /// How much of a stream is looked at to tell what it is.

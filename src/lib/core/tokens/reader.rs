@@ -17,9 +17,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use super::choice::PassedOver;
 use super::json_line;
 use super::packed::Stream;
-use super::source::{PassedOver, Source};
+use super::source::Source;
 use crate::format::manifest::Totals;
 use crate::{Error, Result};
 

@@ -11,9 +11,9 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use walkdir::WalkDir;
 
+use super::choice::{Choice, PassedOver};
 use super::packed::{Stream, Unpacker};
 use crate::error::IoContext;
 use crate::{Error, Result};
@@ -24,53 +24,6 @@ pub struct Source {
     /// Files, folders and `-`.
     pub paths: Vec<PathBuf>,
     choice: Choice,
-}
-
-/// Patterns that choose among the files of folders and archives.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Choice {
-    /// A file must match one of these, if there are any.
-    include: Option<GlobSet>,
-    /// It must match none of these.
-    exclude: GlobSet,
-}
-
-/// Files of folders and archives that were not read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct PassedOver {
-    /// Left out by the patterns.
-    pub excluded: u64,
-    /// Names that start with a dot, links and special files.
-    pub skipped: u64,
-}
-
-impl Choice {
-    fn new(include: &[String], exclude: &[String]) -> Result<Self> {
-        Ok(Choice {
-            include: match include {
-                [] => None,
-                patterns => Some(glob_set("--include", patterns)?),
-            },
-            exclude: glob_set("--exclude", exclude)?,
-        })
-    }
-
-    /// Whether the file of this path inside its folder or archive is to be read. A pattern without
-    /// `/` may also match the last part of the path alone.
-    pub fn chooses(&self, name: &str) -> bool {
-        let last = name.rsplit('/').next().unwrap_or(name);
-        let matches = |set: &GlobSet| set.is_match(name) || set.is_match(last);
-        self.include.as_ref().is_none_or(matches) && !matches(&self.exclude)
-    }
-}
-
-fn glob_set(flag: &str, patterns: &[String]) -> Result<GlobSet> {
-    let bad = |e: globset::Error| Error::usage(format!("{flag}: {e}"));
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        set.add(GlobBuilder::new(pattern).build().map_err(bad)?);
-    }
-    set.build().map_err(bad)
 }
 
 /// Counts the bytes that pass, for progress over packed inputs.

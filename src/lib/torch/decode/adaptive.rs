@@ -11,8 +11,10 @@ use std::str::FromStr;
 use ao_core::Result;
 use tch::Tensor;
 
-use super::engine::{Ask, Engine, Sequence, owners};
+use super::engine::{Engine, owners};
+use super::predictor::Ask;
 use super::schedule::Schedule;
+use super::sequence::Sequence;
 use crate::kernels::categorical;
 
 /// What confidence is, of a position's distribution p.

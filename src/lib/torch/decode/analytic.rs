@@ -13,8 +13,10 @@ use ao_core::process::score_entropy::{LAST_TIME, Scores, reveal_probability};
 use ao_core::{Error, Result};
 
 use super::distribution::Draw;
-use super::engine::{Ask, Engine, Sequence, owners};
+use super::engine::{Engine, owners};
+use super::predictor::Ask;
 use super::schedule::Schedule;
+use super::sequence::Sequence;
 use crate::kernels::categorical;
 
 /// ln Σ exp of a row of logits, in f64; `None` where that is not finite.

@@ -7,22 +7,11 @@
 use ao_core::{Error, Result};
 use tch::Tensor;
 
-use super::engine::{Ask, Predictor, Sequence};
 use super::few_row::FewRow;
+use super::predictor::{Ask, Predictor, Reader, Reading};
+use super::sequence::Sequence;
 use crate::network::attention::{Cache, CachedRow};
 use crate::network::{Network, cached_pass};
-
-/// Reading rows of one sequence in a pass, drafts among them.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Reading<'a> {
-    /// Rows before this one that the cache lacks are forwarded, causal, and stay in it.
-    pub until: usize,
-    /// Positions that copies of the last of these rows predict; the copies see neither each other
-    /// nor it, and do not stay.
-    pub copies: &'a [u32],
-    /// How many of the last rows are wanted.
-    pub wanted: usize,
-}
 
 /// A causal network over a cache.
 pub struct CausalPredictor {
@@ -53,11 +42,19 @@ impl CausalPredictor {
         self.network.base().given()
     }
 
-    /// One pass: the wanted rows, (Σ wanted, C), sequence by sequence.
-    ///
-    /// # Errors
-    /// When a sequence has not the tokens or steps that it is asked for.
-    pub fn read(&mut self, sequences: &[Sequence], readings: &[Reading]) -> Result<Tensor> {
+    /// The keys and values so far, for tests.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// The network.
+    pub fn network(&self) -> &dyn Network {
+        self.network.as_ref()
+    }
+}
+
+impl Reader for CausalPredictor {
+    fn read(&mut self, sequences: &[Sequence], readings: &[Reading]) -> Result<Tensor> {
         let first = self.first();
         let (mut rows, mut wanted) = (Vec::new(), Vec::new());
         for (r, (sequence, reading)) in sequences.iter().zip(readings).enumerate() {
@@ -94,19 +91,8 @@ impl CausalPredictor {
         })
     }
 
-    /// Forgets the rows of sequence `r` from `count` on.
-    pub fn keep_rows(&mut self, r: usize, count: usize) {
+    fn keep_rows(&mut self, r: usize, count: usize) {
         self.cached[r] = self.cached[r].min(count);
-    }
-
-    /// The keys and values so far, for tests.
-    pub fn cache(&self) -> Option<&Cache> {
-        self.cache.as_ref()
-    }
-
-    /// The network.
-    pub fn network(&self) -> &dyn Network {
-        self.network.as_ref()
     }
 }
 
@@ -159,7 +145,7 @@ impl Predictor for CausalPredictor {
         self.rows_forwarded
     }
 
-    fn causal(&mut self) -> Option<&mut CausalPredictor> {
+    fn reader(&mut self) -> Option<&mut dyn Reader> {
         Some(self)
     }
 }

@@ -1,5 +1,5 @@
-//! The decoding engine: sequences in the making, passes of the network, the head on the rows that
-//! are asked for, and a draw for each; for causal and for bidirectional networks alike.
+//! The decoding engine: passes of the network, the head on the rows that are asked for, and a draw
+//! for each; for causal and for bidirectional networks alike.
 //!
 //! Which positions a step reveals is a plan's affair ([`super::plan`], [`super::adaptive`],
 //! [`super::analytic`], [`super::speculative`], [`super::rejection`]); how the network is asked is a
@@ -10,141 +10,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ao_core::process::Masks;
-use ao_core::rng::Stream;
 use ao_core::{Error, Result};
 use tch::Tensor;
 
-use super::causal::CausalPredictor;
 use super::distribution::{Draw, Drawer};
 use super::filter::Filter;
+use super::predictor::{Ask, Predictor, Reader};
+use super::sequence::{Request, Sample, Sequence};
 use crate::kernels::pool;
 
 /// Most bytes of logits that exist at a time.
 const LOGIT_BYTES: usize = 64 << 20;
 /// Logits from which on the draws of a step are shared among threads.
 const THREADED: usize = 1 << 17;
-
-/// What one sample starts from.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// The whole permutation, given positions first.
-    pub order: Vec<u32>,
-    /// Tokens of the first positions of `order`, which are given.
-    pub given: Vec<u32>,
-    /// The sample's own draws.
-    pub stream: Stream,
-}
-
-/// A sequence in the making.
-#[derive(Debug, Clone)]
-pub struct Sequence {
-    /// Positions in generation order: first those that have their token, then those to come.
-    pub order: Vec<u32>,
-    /// Tokens of the first positions of `order`.
-    pub tokens: Vec<u32>,
-    /// The sample's own draws.
-    pub stream: Stream,
-    /// What was drawn, in generation order.
-    pub drawn: Vec<Draw>,
-    /// The time of each reveal, where there is one.
-    pub times: Vec<f64>,
-    /// Passes that its tokens took.
-    pub steps: usize,
-    /// Passes that it took part in.
-    pub network_calls: usize,
-}
-
-impl Sequence {
-    fn new(request: Request) -> Sequence {
-        let Request { order, given, stream } = request;
-        Sequence {
-            order,
-            tokens: given,
-            stream,
-            drawn: Vec::new(),
-            times: Vec::new(),
-            steps: 0,
-            network_calls: 0,
-        }
-    }
-
-    /// Positions without a token, in the order in which they are to come.
-    pub fn free(&self) -> &[u32] {
-        &self.order[self.tokens.len()..]
-    }
-
-    /// The same, ascending.
-    pub fn free_ascending(&self) -> Vec<u32> {
-        let mut free = self.free().to_vec();
-        free.sort_unstable();
-        free
-    }
-
-    /// Lets the free positions `next` come first, in this order; the others keep theirs.
-    pub fn put_next(&mut self, next: &[u32]) {
-        let tail = &mut self.order[self.tokens.len()..];
-        if tail.starts_with(next) {
-            return;
-        }
-        let rest: Vec<u32> = tail.iter().copied().filter(|p| !next.contains(p)).collect();
-        tail[..next.len()].copy_from_slice(next);
-        tail[next.len()..].copy_from_slice(&rest);
-    }
-
-    /// Gives the next position its token.
-    pub fn push(&mut self, draw: Draw, time: Option<f64>) {
-        self.tokens.push(draw.token);
-        self.drawn.push(draw);
-        self.times.extend(time);
-    }
-
-    /// The text, `hidden` where a position has no token.
-    pub fn text(&self, hidden: u32) -> Vec<u32> {
-        let mut text = vec![hidden; self.order.len()];
-        for (&position, &token) in self.order.iter().zip(&self.tokens) {
-            text[position as usize] = token;
-        }
-        text
-    }
-
-    fn finish(self) -> Sample {
-        let text = self.text(0);
-        let listed = self.drawn.iter().any(|d| !d.candidates.is_empty());
-        Sample {
-            tokens: text,
-            order: Some(self.order),
-            nll: self.drawn.iter().map(|d| d.nll).collect(),
-            candidates: match listed {
-                true => self.drawn.into_iter().map(|d| d.candidates).collect(),
-                false => Vec::new(),
-            },
-            steps: self.steps,
-            network_calls: self.network_calls,
-            times: self.times,
-        }
-    }
-}
-
-/// A finished sample.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Sample {
-    /// Tokens in text order.
-    pub tokens: Vec<u32>,
-    /// Positions in the order of their steps, given ones first; `None` where the sequence grew, and
-    /// positions moved.
-    pub order: Option<Vec<u32>>,
-    /// −ln of the unfiltered model's probability of each drawn token, nats, in generation order.
-    pub nll: Vec<f64>,
-    /// The likeliest tokens of each drawn position in generation order, with ln of their
-    /// probability under the unfiltered model; empty unless asked for.
-    pub candidates: Vec<Vec<(u32, f64)>>,
-    /// Passes that its tokens took.
-    pub steps: usize,
-    /// Passes of the network that it took part in.
-    pub network_calls: usize,
-    /// The time t of each reveal, in generation order; empty where the order is given.
-    pub times: Vec<f64>,
-}
 
 /// What was done so far, for all samples, and where the time went.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -169,50 +47,6 @@ pub struct Tally {
     pub head: Duration,
     /// Time in filters and draws.
     pub sampling: Duration,
-}
-
-/// What a sequence asks the network for; nothing where it takes no part in a pass.
-#[derive(Debug, Clone, Default)]
-pub struct Ask {
-    /// Positions that are to be predicted, each given the tokens so far alone. The first is the next
-    /// in the sequence's order.
-    pub positions: Vec<u32>,
-    /// σ̄, for networks that are conditioned on the time.
-    pub sigma: f64,
-}
-
-/// The sequence of each of the rows that a pass gives, as many of each as `counts` says.
-pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<usize> {
-    counts.enumerate().flat_map(|(r, count)| std::iter::repeat_n(r, count)).collect()
-}
-
-/// A network as decoding asks it.
-pub trait Predictor {
-    /// Forgets what it knows of sequences before, and makes room for these.
-    fn start(&mut self, sequences: &[Sequence]);
-
-    /// Hidden rows that predict what each sequence asks for, (N, C), sequence by sequence.
-    ///
-    /// # Errors
-    /// When a sequence asks for what it has not.
-    fn predict(&mut self, sequences: &[Sequence], asks: &[Ask]) -> Result<Tensor>;
-
-    /// After a pass, lets position `chosen` of those that sequence `r` asked for be the one that its
-    /// newest row predicts.
-    fn choose(&mut self, r: usize, chosen: usize);
-
-    /// Logits of hidden rows (N, C), f32 (N, V), into the first N·V of `out`; row i is of sequence
-    /// `owners[i]`.
-    fn logits(&self, hidden: &Tensor, owners: &[usize], out: &mut [f32]);
-
-    /// Logits of a row V.
-    fn vocab_size(&self) -> usize;
-
-    /// Rows forwarded since the start, padding not counted.
-    fn rows_forwarded(&self) -> u64;
-
-    /// The causal network behind it, which can also read drafts.
-    fn causal(&mut self) -> Option<&mut CausalPredictor>;
 }
 
 /// Draws samples from a network.
@@ -372,15 +206,20 @@ impl Engine {
         done.into_iter().flat_map(|part| part.1).collect()
     }
 
-    /// The causal network, for ways to decode that read drafts.
+    /// The network as a reader of drafts.
     ///
     /// # Errors
-    /// When the network is none.
-    pub fn causal(&mut self) -> Result<&mut CausalPredictor> {
+    /// When it is none.
+    pub fn reader(&mut self) -> Result<&mut dyn Reader> {
         self.predictor
-            .causal()
+            .reader()
             .ok_or_else(|| Error::usage("drafts need a causal network; take another way to decode"))
     }
+}
+
+/// The sequence of each of the rows that a pass gives, as many of each as `counts` says.
+pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+    counts.enumerate().flat_map(|(r, count)| std::iter::repeat_n(r, count)).collect()
 }
 
 /// Cuts rows of sequences `owners` into parts of at most `most`. How a sequence's rows are cut does

@@ -21,7 +21,7 @@ use crate::kernels::pool::{self, SharedRows};
 use crate::kernels::simd::{self, Element, Level};
 use crate::network::attention::{Cache, CacheMemory, CacheShape, CachedRow};
 use crate::network::{
-    Linear, NORM_EPS, Network, Norm, NormKind, Stored, Target, TensorSlice, Transformer,
+    Base, Linear, NORM_EPS, Network, Norm, NormKind, Stored, Target, TensorSlice, Transformer,
 };
 
 /// Rows from which on the steps between products are shared among threads.
@@ -51,8 +51,8 @@ impl FewRow {
             return None;
         }
         let weights = match base.compute {
-            Kind::Float => Weights::Float(Model::new(level, transformer)),
-            Kind::BFloat16 => Weights::Half(Model::new(level, transformer)),
+            Kind::Float => Weights::Float(Model::new(level, transformer, base)),
+            Kind::BFloat16 => Weights::Half(Model::new(level, transformer, base)),
             _ => return None,
         };
         Some(FewRow { weights })
@@ -146,8 +146,7 @@ impl RowNorm {
 }
 
 impl<T: Stored + Element> Model<T> {
-    fn new(level: Level, transformer: &Transformer) -> Model<T> {
-        let base = transformer.base();
+    fn new(level: Level, transformer: &Transformer, base: &Base) -> Model<T> {
         let conditioning = tch::no_grad(|| transformer.conditioning());
         let floats = |tensor: &Tensor| TensorSlice::<f32>::new(tensor);
         let blocks = transformer.blocks.iter().enumerate().map(|(i, block)| Block {

@@ -3,8 +3,8 @@
 use ao_core::Result;
 use tch::{Device, Tensor};
 
-use super::causal::CausalPredictor;
-use super::engine::{Ask, Predictor, Sequence};
+use super::predictor::{Ask, Predictor, Reader};
+use super::sequence::Sequence;
 use crate::network::{MaskedText, Network, asked_rows, masks};
 
 /// A bidirectional network.
@@ -63,7 +63,7 @@ impl Predictor for MaskedPredictor {
         self.rows_forwarded
     }
 
-    fn causal(&mut self) -> Option<&mut CausalPredictor> {
+    fn reader(&mut self) -> Option<&mut dyn Reader> {
         None
     }
 }

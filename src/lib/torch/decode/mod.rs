@@ -4,8 +4,9 @@
 //! |---|---|
 //! | [`settings`] | how samples are drawn |
 //! | [`template`] | prompts and infilling templates |
-//! | [`engine`] | sequences in the making, passes, logits, draws |
-//! | [`causal`], [`masked`] | how a causal and a bidirectional network are asked |
+//! | [`sequence`] | a sample before, while and after it is drawn |
+//! | [`engine`] | passes, logits, draws |
+//! | [`predictor`]; [`causal`], [`masked`] | how a network is asked; a causal, a bidirectional one |
 //! | [`few_row`] | passes of a causal network on kernels of our own |
 //! | [`plan`] | groups of positions along an order, Tweedie's and first-hitting's |
 //! | [`adaptive`] | the positions that the model is most confident of |
@@ -25,12 +26,15 @@ pub mod few_row;
 pub mod filter;
 pub mod masked;
 pub mod plan;
+pub mod predictor;
 pub mod rejection;
 pub mod schedule;
+pub mod sequence;
 pub mod settings;
 pub mod speculative;
 pub mod template;
 
-pub use engine::{Request, Sample, Tally};
+pub use engine::Tally;
+pub use sequence::{Request, Sample};
 pub use settings::SampleSettings;
 pub use template::Template;

@@ -13,8 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ao_core::Result;
 
-use super::engine::{Ask, Engine, Sequence, owners};
+use super::engine::{Engine, owners};
+use super::predictor::Ask;
 use super::schedule::Schedule;
+use super::sequence::Sequence;
 
 /// Positions that one pass reveals.
 #[derive(Debug, Clone, PartialEq, Default)]

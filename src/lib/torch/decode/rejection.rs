@@ -11,9 +11,10 @@
 
 use ao_core::Result;
 
-use super::causal::Reading;
 use super::distribution::Draw;
-use super::engine::{Ask, Engine, Sequence, owners};
+use super::engine::{Engine, owners};
+use super::predictor::{Ask, Reading};
+use super::sequence::Sequence;
 
 /// One sequence in one round.
 #[derive(Default)]
@@ -54,11 +55,11 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], count: usize) -> Res
             let sequence = &mut sequences[r];
             if best + 1 == count {
                 // It was read last: its rows are there.
-                engine.causal()?.keep_rows(r, round.known + draws.len());
+                engine.reader()?.keep_rows(r, round.known + draws.len());
             } else {
                 let order: Vec<u32> = round.orders[best].iter().map(|&i| round.free[i]).collect();
                 sequence.put_next(&order);
-                engine.causal()?.keep_rows(r, round.known);
+                engine.reader()?.keep_rows(r, round.known);
             }
             engine.tally.drafted += round.free.len() as u64;
             // Along the order that goes on; its first draft is kept untested.
@@ -133,14 +134,14 @@ fn read(
         let positions: Vec<u32> = order.iter().map(|&i| round.free[i]).collect();
         sequence.put_next(&positions);
         // The newest row was told another position.
-        engine.causal()?.keep_rows(r, round.known);
+        engine.reader()?.keep_rows(r, round.known);
         sequence.tokens.extend(order.iter().map(|&i| round.drafts[i].0));
         readings.push(Reading { until: sequence.order.len(), copies: &[], wanted: order.len() });
     }
     let owners = owners(readings.iter().map(|reading| reading.wanted));
     let first = |r: usize| owners.partition_point(|&other| other < r);
     let shown = &*sequences;
-    let hidden = engine.timed(|engine| engine.causal()?.read(shown, &readings))?;
+    let hidden = engine.timed(|engine| engine.reader()?.read(shown, &readings))?;
     let (filter, listed) = (engine.filter.clone(), engine.candidates);
     let tested = &*rounds;
     let judged = engine.each_row(&hidden, &owners, &|i, logits, drawer| {

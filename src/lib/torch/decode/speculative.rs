@@ -17,9 +17,10 @@ use std::collections::VecDeque;
 
 use ao_core::Result;
 
-use super::causal::Reading;
 use super::distribution::{Draw, Proposal};
-use super::engine::{Engine, Sequence, owners};
+use super::engine::{Engine, owners};
+use super::predictor::Reading;
+use super::sequence::Sequence;
 
 /// What one row of a pass brings.
 struct Row {
@@ -63,7 +64,7 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
         let owners = owners(readings.iter().map(|reading| reading.wanted));
         let first = |r: usize| owners.partition_point(|&other| other < r);
         let shown = &*sequences;
-        let hidden = engine.timed(|engine| engine.causal()?.read(shown, &readings))?;
+        let hidden = engine.timed(|engine| engine.reader()?.read(shown, &readings))?;
         let (filter, count) = (engine.filter.clone(), engine.candidates);
         let rows = engine.each_row(&hidden, &owners, &|i, logits, drawer| {
             let (r, j) = (owners[i], i - first(owners[i]));
@@ -101,7 +102,7 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
                 tested += usize::from(j < round.drafts.len());
                 if !stays {
                     sequence.tokens.truncate(round.known + stayed);
-                    engine.causal()?.keep_rows(r, round.known + stayed + 1);
+                    engine.reader()?.keep_rows(r, round.known + stayed + 1);
                     sequence.push(draw, None);
                     break;
                 }

@@ -11,7 +11,8 @@ use tch::Tensor;
 
 use super::base::Network;
 use super::layers::Linear;
-use super::transformer::{NormKind, Pieces, Target, Transformer};
+use super::transformer::{NormKind, Pieces, Target};
+use super::transformer_network::TransformerNetwork;
 use super::weights::Weights;
 use crate::device::Runtime;
 
@@ -40,5 +41,5 @@ pub fn ao_gpt(config: &ModelConfig, weights: &Weights, runtime: &Runtime) -> Box
     };
     let (norm, last) = (NormKind::Rms, "transformer.final_layer.ln_f");
     let pieces = Pieces { norm, activation: Activation::Gelu, last, target };
-    Box::new(Transformer::new(config, weights, runtime.compute_of(weights), pieces))
+    Box::new(TransformerNetwork::new(config, weights, runtime, pieces))
 }

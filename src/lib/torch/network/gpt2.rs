@@ -4,7 +4,8 @@
 use ao_core::family::{Gpt2Config, ModelConfig};
 
 use super::base::Network;
-use super::transformer::{NormKind, Pieces, Target, Transformer};
+use super::transformer::{NormKind, Pieces, Target};
+use super::transformer_network::TransformerNetwork;
 use super::weights::Weights;
 use crate::device::Runtime;
 
@@ -16,5 +17,5 @@ pub fn gpt2(config: &ModelConfig, weights: &Weights, runtime: &Runtime) -> Box<d
     let activation = config.of::<Gpt2Config>().expect("a GPT-2").activation;
     let (norm, last) = (NormKind::Layer, "transformer.ln_f");
     let pieces = Pieces { norm, activation, last, target: Target::Next };
-    Box::new(Transformer::new(config, weights, runtime.compute_of(weights), pieces))
+    Box::new(TransformerNetwork::new(config, weights, runtime, pieces))
 }

@@ -18,6 +18,7 @@ mod rows;
 mod sigma_gpt;
 mod tensor_slice;
 mod transformer;
+mod transformer_network;
 mod weights;
 
 pub use ao_gpt::ao_gpt;

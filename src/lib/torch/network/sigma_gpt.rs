@@ -8,7 +8,8 @@
 use ao_core::family::{Activation, ModelConfig};
 
 use super::base::Network;
-use super::transformer::{NormKind, Pieces, Target, Transformer};
+use super::transformer::{NormKind, Pieces, Target};
+use super::transformer_network::TransformerNetwork;
 use super::weights::Weights;
 use crate::device::Runtime;
 
@@ -18,5 +19,5 @@ pub fn sigma_gpt(config: &ModelConfig, weights: &Weights, runtime: &Runtime) -> 
     let target = table.map_or(Target::Halves, Target::Input);
     let (norm, last) = (NormKind::Layer, "transformer.ln_f");
     let pieces = Pieces { norm, activation: Activation::Gelu, last, target };
-    Box::new(Transformer::new(config, weights, runtime.compute_of(weights), pieces))
+    Box::new(TransformerNetwork::new(config, weights, runtime, pieces))
 }

@@ -3,14 +3,11 @@
 //!
 //! Every causal family here is one of these; its file says which.
 
-use ao_core::family::{Activation, ModelConfig};
+use ao_core::family::Activation;
 use tch::{IndexOp, Kind, Tensor};
 
-use super::attention::{Attention, CacheShape};
-use super::base::{Base, HandNames, Network};
-use super::head::Head;
-use super::layers::{Linear, NORM_EPS, cast, drop, rms_norm};
-use super::rows::{Rows, TokenTable};
+use super::attention::Attention;
+use super::layers::{Linear, NORM_EPS, cast, rms_norm};
 use super::weights::Weights;
 
 /// What a norm divides by.
@@ -38,7 +35,7 @@ impl Norm {
     }
 
     /// (…, C) to (…, C), in the kind of `x`.
-    fn forward(&self, x: &Tensor) -> Tensor {
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         match self.kind {
             NormKind::Rms => rms_norm(x, &self.weight),
             NormKind::Layer => {
@@ -93,7 +90,7 @@ impl Block {
     }
 
     /// (B, R, C) to (B, R, C), in the compute kind; norms of q and k in the kind of `h`.
-    fn attention(
+    pub(super) fn attention(
         &self,
         layer: usize,
         h: &Tensor,
@@ -116,7 +113,7 @@ impl Block {
     }
 
     /// (…, C) to (…, C), in the compute kind.
-    fn mlp(&self, h: &Tensor) -> Tensor {
+    pub(super) fn mlp(&self, h: &Tensor) -> Tensor {
         let approximate = match self.activation {
             Activation::Gelu => "none",
             Activation::GeluTanh => "tanh",
@@ -168,11 +165,8 @@ pub(crate) struct Conditioning {
     pub last: Option<Tensor>,
 }
 
-/// A causal transformer over views of its weights.
+/// A causal transformer's own parts, over views of its weights.
 pub struct Transformer {
-    base: Base,
-    /// Kept once the weights are frozen.
-    conditioning: Option<Conditioning>,
     /// Own positions: (T, C), (T, C/2) with [`Target::Halves`]; with a first row for [None] where
     /// there is one.
     pub(crate) wpe: Tensor,
@@ -184,40 +178,27 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// The model over `weights`, multiplying matrices in `compute`. Gradients flow to the views
-    /// where the weights require them.
+    /// Of `n_layer` blocks, multiplying matrices in `compute`. Gradients flow to the views where the
+    /// weights require them.
     pub(super) fn new(
-        config: &ModelConfig,
         weights: &Weights,
+        n_layer: usize,
         compute: Kind,
         pieces: Pieces,
     ) -> Transformer {
         let Pieces { norm, activation, last, target } = pieces;
-        let names = HandNames::of_gpt(config);
-        let head = weights.get(names.head_weight);
         let block = |i| Block::new(weights, i, norm, activation, compute);
         Transformer {
             wpe: weights.get("transformer.wpe.weight"),
             none: weights.find("transformer.wnonee.weight"),
             target,
-            blocks: (0..config.n_layer()).map(block).collect(),
+            blocks: (0..n_layer).map(block).collect(),
             ln_f: Norm::new(weights, last, norm),
-            conditioning: None,
-            base: Base {
-                config: config.clone(),
-                tokens: TokenTable::new(weights.get(names.token_table)),
-                head: Head::new(head, weights.find(names.head_bias), compute),
-                compute,
-                names,
-            },
         }
     }
 
-    /// Rows of the half-width table, in the half of the width that `own` says: (…) to (…, C).
-    fn half(&self, positions: &Tensor, own: bool) -> Tensor {
-        let half = look_up(&self.wpe, positions);
-        let width = *half.size().last().unwrap_or(&0);
-        half.constant_pad_nd(if own { [0, width] } else { [width, 0] })
+    pub(super) fn freeze(&mut self) {
+        self.blocks.iter_mut().for_each(Block::freeze);
     }
 
     /// adaLN: shift, 1 + scale and gate of attention, then of the MLP, (T, 6C) a block, and shift
@@ -231,110 +212,28 @@ impl Transformer {
             }
             Target::Next | Target::Input(_) | Target::Halves => return Conditioning::default(),
         };
-        let c = self.base.config.n_embd() as i64;
+        let c = last.weight.size()[0] / 2;
         let silu = codes.silu(); // (T, cond)
         // Adding one to the scales here spares an addition per row and block.
         let mut ones = vec![0f32; 6 * c as usize];
         for at in [1, 4] {
             ones[at * c as usize..(at + 1) * c as usize].fill(1.0);
         }
-        let ones =
-            Tensor::from_slice(&ones).to_kind(self.base.kind()).to_device(self.base.device());
+        let ones = Tensor::from_slice(&ones).to_kind(codes.kind()).to_device(codes.device());
         let last = last.forward(&silu) + ones.narrow(0, 0, 2 * c);
         let blocks = blocks.iter().map(|ada| ada.forward(&silu) + &ones).collect();
         Conditioning { blocks, last: Some(last) }
     }
 
-    /// Token, own position and target of the rows: (B, R, C).
-    fn input(&self, rows: &Rows) -> Tensor {
-        let positions = rows.held.clamp_min(0);
-        let tokens = self.base.tokens.rows(&rows.tokens);
-        let mut x = match (&self.target, &self.none) {
-            (Target::Halves, _) => tokens + self.half(&positions, true),
-            (_, None) => tokens + look_up(&self.wpe, &positions),
-            (_, Some(none)) => {
-                let token_rows = tokens + look_up(&self.wpe, &(positions + 1));
-                let none_row = none + self.wpe.narrow(0, 0, 1); // row 0 is [None]'s
-                none_row.where_self(&rows.held.lt(0).unsqueeze(-1), &token_rows)
-            }
-        };
-        match &self.target {
-            Target::Input(table) => x += look_up(table, &rows.aims),
-            Target::Halves => x += self.half(&rows.aims, false),
-            Target::Next | Target::Blocks(_) | Target::Adaln { .. } => {}
-        }
-        x
+    /// Rows of the half-width table, in the half of the width that `own` says: (…) to (…, C).
+    pub(super) fn half(&self, positions: &Tensor, own: bool) -> Tensor {
+        let half = look_up(&self.wpe, positions);
+        let width = *half.size().last().unwrap_or(&0);
+        half.constant_pad_nd(if own { [0, width] } else { [width, 0] })
     }
 }
 
 /// Rows of a table: i64 (…) to (…, C).
-fn look_up(table: &Tensor, rows: &Tensor) -> Tensor {
+pub(super) fn look_up(table: &Tensor, rows: &Tensor) -> Tensor {
     Tensor::embedding(table, rows, -1, false, false)
-}
-
-impl Network for Transformer {
-    fn base(&self) -> &Base {
-        &self.base
-    }
-
-    fn freeze(&mut self) {
-        self.blocks.iter_mut().for_each(Block::freeze);
-        self.base.freeze();
-        self.conditioning = Some(tch::no_grad(|| self.conditioning()));
-    }
-
-    fn cache_shape(&self) -> CacheShape {
-        let (heads, width) = (self.base.config.n_head(), self.base.config.n_embd());
-        CacheShape { layers: self.blocks.len(), heads, head_size: width / heads }
-    }
-
-    fn transformer(&self) -> Option<&Transformer> {
-        Some(self)
-    }
-
-    fn forward(&self, rows: &Rows, attention: &mut dyn Attention, dropout: f64) -> Tensor {
-        let made;
-        let conditioning = match &self.conditioning {
-            Some(kept) => kept,
-            None => {
-                made = self.conditioning();
-                &made
-            }
-        };
-        let config = &self.base.config;
-        let (c, heads) = (config.n_embd() as i64, config.n_head() as i64);
-        let adaln = matches!(self.target, Target::Adaln { .. });
-        let mut x = drop(&self.input(rows), dropout);
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let of_rows = |table| look_up(table, &rows.aims);
-            let mut table = conditioning.blocks.get(layer).map(of_rows); // (B, R, 6C) or (B, R, C)
-            if let Some(table) = table.take_if(|_| !adaln) {
-                x = &x + table;
-            }
-            // Shift, scale and gate, twice.
-            let part = |i: i64| table.as_ref().map(|table| table.narrow(-1, i * c, c));
-            let normed = |x: &Tensor, norm: &Norm, first: i64| {
-                let h = norm.forward(x);
-                match part(first).zip(part(first + 1)) {
-                    Some((shift, scale)) => shift.addcmul(&h, &scale),
-                    None => h,
-                }
-            };
-            let added = |x: &Tensor, branch: Tensor, gate: i64| {
-                let branch = drop(&cast(&branch, x.kind()), dropout);
-                match part(gate) {
-                    Some(gate) => x.addcmul(&gate, &branch),
-                    None => x + branch,
-                }
-            };
-            let h = normed(&x, &block.ln_1, 0);
-            x = added(&x, block.attention(layer, &h, heads, attention), 2);
-            let h = normed(&x, &block.ln_2, 3);
-            x = added(&x, block.mlp(&h), 5);
-        }
-        let x = self.ln_f.forward(&x);
-        let Some(last) = &conditioning.last else { return x };
-        let table = look_up(last, &rows.aims);
-        table.narrow(-1, 0, c).addcmul(&x, &table.narrow(-1, c, c))
-    }
 }

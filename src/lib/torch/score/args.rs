@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use ao_core::cli::{Compute, OutputArgs, Quiet, Seed};
+use ao_core::Result;
+use ao_core::cli::{Compute, Input, OutputArgs, Quiet, RunRecord, Seed};
 use ao_core::process::Objective;
 use ao_core::score::{Cluster, Protocol, SpanSpec};
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::network::CheckpointArgs;
+use crate::device::Runtime;
+use crate::network::{CheckpointArgs, Loaded};
 
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -121,6 +123,32 @@ pub struct ScoreArgs {
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub quiet: Quiet,
+}
+
+impl ScoreArgs {
+    /// What made the output: the options, and the hashes of the model, of its config and of `more`.
+    ///
+    /// # Errors
+    /// When the config cannot be read.
+    pub(super) fn run_record(
+        &self,
+        runtime: &Runtime,
+        loaded: &Loaded,
+        more: Vec<Input>,
+    ) -> Result<RunRecord> {
+        let mut inputs = loaded.inputs.clone();
+        inputs.extend(more);
+        if let Some(path) = &self.checkpoint.model_config {
+            inputs.push(Input::of_file(path)?);
+        }
+        Ok(RunRecord {
+            tool: "ao-score",
+            config: serde_json::to_value(self).unwrap_or_default(),
+            seed: Some(self.seed.seed),
+            device: Some(runtime.device_name()),
+            inputs,
+        })
+    }
 }
 
 /// The context of a held-out token.

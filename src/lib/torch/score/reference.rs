@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use super::args::ScoreArgs;
 use super::judgement::{Judged, Reference};
 use super::output::Out;
-use super::run::run_record;
 use crate::device::Runtime;
 use crate::network::{CheckpointArgs, Loaded};
 
@@ -94,7 +93,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let judge = reference.judge(args.protocol, tokenizer.as_ref());
     let mut samples = Samples::open(from, judge)?;
     let of_file = from.is_file().then(|| Input::of_file(from)).transpose()?;
-    let record = run_record(args, &runtime, &loaded, of_file.into_iter().collect())?;
+    let record = args.run_record(&runtime, &loaded, of_file.into_iter().collect())?;
     let mut record = record.to_json();
     record["orders"] = json!({"spec": "l2r"});
     out.put(&record)?;

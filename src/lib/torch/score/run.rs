@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ao_core::cli::{Input, RunRecord, peak_memory_bytes};
+use ao_core::cli::{Input, peak_memory_bytes};
 use ao_core::orders::OrderSource;
 use ao_core::process::Orders as Capability;
 use ao_core::score::{
@@ -55,30 +55,6 @@ pub fn run(args: ScoreArgs) -> Result<()> {
         return reference::run(&args, say);
     }
     score_shards(&args, say)
-}
-
-/// What made the output: the options, and the hashes of the model, of its config and of `more`.
-///
-/// # Errors
-/// When the config cannot be read.
-pub(super) fn run_record(
-    args: &ScoreArgs,
-    runtime: &Runtime,
-    loaded: &Loaded,
-    more: Vec<Input>,
-) -> Result<RunRecord> {
-    let mut inputs = loaded.inputs.clone();
-    inputs.extend(more);
-    if let Some(path) = &args.checkpoint.model_config {
-        inputs.push(Input::of_file(path)?);
-    }
-    Ok(RunRecord {
-        tool: "ao-score",
-        config: serde_json::to_value(args).unwrap_or_default(),
-        seed: Some(args.seed.seed),
-        device: Some(runtime.device_name()),
-        inputs,
-    })
 }
 
 /// How an evaluation goes on: what the flags came to.
@@ -163,7 +139,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     }
     let more = args.ensemble_orders.iter().chain(&args.masks).map(|path| Input::of_file(path));
     let more = std::iter::once(Ok(corpus.input.clone())).chain(more).collect::<Result<Vec<_>>>()?;
-    let record = run_record(args, &runtime, &loaded, more)?;
+    let record = args.run_record(&runtime, &loaded, more)?;
     let mut run = record.to_json().as_object().cloned().unwrap_or_default();
     run.insert("orders".into(), scorer.draws().unwrap_or_else(|| source.describe()));
     if let Some((source, note)) = corpus.bytes_source() {
