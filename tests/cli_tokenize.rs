@@ -516,8 +516,8 @@ fn a_line_of_megabytes_without_a_break_and_millions_of_empty_ones_pass() {
 fn help_opens_with_an_example_that_works() {
     let room = Room::new();
     let help = String::from_utf8(room.ok(&["--help"]).stdout).unwrap();
-    let example = help.lines().next().unwrap().strip_prefix("Example: ao-tokenize ").unwrap();
-    room.file("corpus.txt", TEXT);
+    let example = help.lines().nth(1).unwrap().trim().strip_prefix("ao-tokenize ").unwrap();
+    room.file("testdata/toy/stories.txt", TEXT);
     room.ok(&example.split(' ').collect::<Vec<_>>());
-    assert!(Path::new(&room.path("data/train/manifest.json")).exists());
+    assert!(Path::new(&room.path("data/toy/manifest.json")).exists());
 }

@@ -5,16 +5,10 @@ use ao_core::{Result, cli};
 use clap::Parser;
 use serde::Serialize;
 
-const LONG_ABOUT: &str = "\
-Example: ao-tokenize --tokenizer gpt2 -o data/train corpus.txt
+const EXAMPLE: &str = "\
+Example:
+  ao-tokenize --tokenizer gpt2 -o data/toy testdata/toy/stories.txt
 
-Turns text into token shards that ao-train and ao-score map into memory, and token ids back into
-text. Inputs are text (one document a line), JSON lines, folders, gzip, zstd and tar. Each is told
-by its content, JSON lines also by the name .jsonl; '-' is standard input. Input that looks like
-JSON and is not JSON lines is an error, unless --as text says that it is text. The text of special
-tokens is plain text. The folder is complete when its manifest.json says so.";
-
-const EXAMPLES: &str = "\
 More examples:
   ao-tokenize --train-tokenizer 4096 --split val=0.005 -o data corpus.txt
   ao-tokenize --field data.body -o data/train posts.jsonl.gz
@@ -22,14 +16,19 @@ More examples:
   ao-tokenize --ids --vocab-size 96 --eos none --pack document -o data/x ids.jsonl
   ao-tokenize --decode data/train
   ao-tokenize --decode --tokenizer data/train/tokenizer.json < ids.jsonl
-  ao-tokenize --inspect data/train
+  ao-tokenize --inspect data/train";
 
-See also: ao-train(1), ao-score(1), docs/formats.md";
+const NOTES: &str = "\
+Inputs are text (one document a line), JSON lines, folders, gzip, zstd and tar. The content tells
+which, and so does the name .jsonl. '-' is standard input. Input that looks like JSON and is not
+JSON lines is an error, unless --as text says that it is text. The text of special tokens is plain
+text. A shard folder is complete when its manifest.json says so.
 
-/// Text to token shards, and ids back to text
+See also: ao-train, ao-score, docs/formats.md";
+
+/// Convert text to token shards, and ids back to text
 #[derive(Parser, Serialize)]
-#[command(name = "ao-tokenize", version = cli::VERSION, long_about = LONG_ABOUT,
-    after_help = EXAMPLES)]
+#[command(name = "ao-tokenize", version = cli::VERSION, before_help = EXAMPLE, after_help = NOTES)]
 struct Args {
     #[command(flatten)]
     #[serde(flatten)]

@@ -12,103 +12,104 @@ use crate::cli;
 /// The flags of `ao-tokenize`.
 #[derive(Debug, clap::Args, Serialize)]
 pub struct TokenizeArgs {
-    /// Files, folders, archives, or '-' for standard input
+    /// Files, folders or archives to read; '-' is standard input
     #[arg(value_name = "INPUT", default_value = "-")]
     pub(super) inputs: Vec<PathBuf>,
-    /// The shard folder to write (with --write raw-u16, --decode or --inspect: a file, or '-')
+    /// Shard folder to write. With --write raw-u16, --decode or --inspect it is a file, or '-'
     #[arg(long, short, value_name = "PATH")]
     pub(super) output: Option<PathBuf>,
-    /// gpt2 (built in), or a tokenizer.json [default: gpt2; none with --ids; --decode and --inspect
-    /// take the shard folder's]
+    /// gpt2 (built in), or a tokenizer.json [default: gpt2; none with --ids; the shard folder's with
+    /// --decode and --inspect]
     #[arg(long, value_name = "gpt2|FILE")]
     pub(super) tokenizer: Option<String>,
-    /// Learn a byte-level BPE vocabulary of N ids from the inputs first
+    /// Train a byte-level BPE tokenizer with N ids on the inputs, and use it
     #[arg(long, value_name = "N", conflicts_with = "tokenizer")]
     pub(super) train_tokenizer: Option<usize>,
-    /// Text that --train-tokenizer learns from, at most this many bytes
+    /// Largest amount of text that --train-tokenizer reads
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = cli::parse_count)]
     pub(super) train_bytes: u64,
-    /// Let the text of special tokens become these tokens
+    /// Turn the text of special tokens into these tokens
     #[arg(long)]
     pub(super) allow_special: bool,
-    /// Turn a benchmark's cut words into running text, as the published loaders do
+    /// Undo a benchmark's tokenization, as the published loaders do
     #[arg(long, value_enum, default_value = "none")]
     pub(super) detokenizer: Detokenizer,
-    /// What the inputs are. auto takes for JSON lines what is called .jsonl or looks like JSON, and
-    /// all inputs where --field is given
+    /// Format of the inputs. auto reads as JSON lines what is named .jsonl or looks like JSON, and
+    /// everything if --field is given
     #[arg(long = "as", alias = "input-format", value_enum, default_value = "auto")]
     pub(super) input_format: InputFormat,
-    /// What a document of a text is
+    /// Unit of text that is one document
     #[arg(long, value_enum, default_value = "line")]
     pub(super) document: DocumentUnit,
-    /// Field of JSON lines (a.b is field b of field a), or column of a Parquet file, that holds the
-    /// text [default: text]
+    /// Field of JSON lines with the text (a.b is field b of field a), or column of a Parquet file
+    /// [default: text]
     #[arg(long)]
     pub(super) field: Option<String>,
-    /// Read only files whose path in a folder or archive matches ('*' matches anything)
+    /// Read only files whose path in a folder or archive matches. '*' matches anything
     #[arg(long, value_name = "PATTERN")]
     pub(super) include: Vec<String>,
-    /// Pass over files whose path in a folder or archive matches
+    /// Skip files whose path in a folder or archive matches
     #[arg(long, value_name = "PATTERN")]
     pub(super) exclude: Vec<String>,
-    /// Keep the line feed in a line's text; a line of white space is an empty document then
+    /// Keep the line feed in the text of a line. A line of white space is then an empty document
     #[arg(long)]
     pub(super) keep_newline: bool,
-    /// Take white space off both ends of each document
+    /// Remove white space at both ends of each document
     #[arg(long)]
     pub(super) strip: bool,
-    /// Keep documents of no text, as an end token alone
+    /// Keep empty documents, as an end token alone
     #[arg(long)]
     pub(super) keep_empty: bool,
-    /// Replace what is not UTF-8 by U+FFFD and count it, instead of stopping
+    /// Replace invalid UTF-8 by U+FFFD and count it, instead of stopping
     #[arg(long)]
     pub(super) lossy: bool,
-    /// Leave out documents that cannot be read, count them and name the first, instead of stopping
+    /// Skip documents that cannot be read, instead of stopping. They are counted, and the first ones
+    /// are named
     #[arg(long)]
     pub(super) skip_bad: bool,
-    /// Inputs are ids: one JSON array a line, or token files
+    /// Read ids instead of text: one JSON array a line, or token files
     #[arg(long)]
     pub(super) ids: bool,
-    /// Number of ids, for --ids without a tokenizer
+    /// Number of ids in the vocabulary, for --ids without a tokenizer
     #[arg(long, value_name = "N")]
     pub(super) vocab_size: Option<usize>,
-    /// Token files are raw u16 without a header, as nanoGPT writes them
+    /// The token files are raw u16 without a header, as nanoGPT writes them
     #[arg(long)]
     pub(super) raw_u16: bool,
-    /// The id behind each document: auto (the tokenizer's), none, an id, or a special token
+    /// Token after each document: auto (the tokenizer's), none, an id, or a special token
     #[arg(long, default_value = "auto")]
     pub(super) eos: String,
-    /// How documents become blocks when they are read
+    /// Rule by which readers cut documents into blocks
     #[arg(long, value_enum, default_value = "stream")]
     pub(super) pack: Pack,
-    /// Documents in a batch of --pack compat
+    /// With --pack compat: documents per batch
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) compat_rows: u64,
-    /// Processes that --pack compat imitates
+    /// With --pack compat: number of processes to imitate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) compat_procs: u64,
-    /// Hold out this share of the documents, chosen by hash: writes OUTPUT/train and OUTPUT/val
+    /// Hold out a fraction of the documents, chosen by hash. Writes OUTPUT/train and OUTPUT/val
     #[arg(long, value_name = "val=SHARE", value_parser = parse_split)]
     pub(super) split: Option<f64>,
-    /// What to write: a shard folder, or one raw file as nanoGPT reads it
+    /// Output: a shard folder, or one raw file as nanoGPT reads it
     #[arg(long, value_enum, default_value = "shards")]
     pub(super) write: Write,
-    /// Begin a new shard at the first document end at or past this many tokens
+    /// Start a new shard at the first end of a document at or after this many tokens
     #[arg(long, value_name = "N", default_value = "100M", value_parser = cli::parse_count)]
     pub(super) shard_tokens: u64,
-    /// Encoding threads; the shards do not depend on it [default: all cores]
+    /// Encoding threads. The shards do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(super) threads: Option<u64>,
-    /// Go on with an unfinished folder
+    /// Continue an unfinished folder
     #[arg(long)]
     pub(super) resume: bool,
-    /// Overwrite an existing target, which stays until the new one is whole
+    /// Overwrite the output if it exists. The old one stays until the new one is complete
     #[arg(long)]
     pub(super) force: bool,
-    /// Print the text of ids instead, one document a line
+    /// Print the text of ids, one document a line
     #[arg(long, conflicts_with_all = ["train_tokenizer", "inspect"])]
     pub(super) decode: bool,
-    /// Print what shards or shard folders hold and check them whole; exit 0 if they are
+    /// Print what shards or shard folders hold, and check them. The exit status is 0 if they are whole
     #[arg(long)]
     pub(super) inspect: bool,
     #[command(flatten)]
@@ -120,11 +121,11 @@ pub struct TokenizeArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pack {
-    /// One after another; the last block may be short
+    /// Documents one after another; the last block may be short
     Stream,
-    /// A block never crosses a document
+    /// Each block holds tokens of one document
     Document,
-    /// The published loaders' rule: the remainder of each batch of rows is dropped
+    /// The published loaders' rule, which drops the rest of each batch
     Compat,
 }
 

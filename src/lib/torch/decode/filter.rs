@@ -7,10 +7,10 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum TopPRule {
-    /// The smallest set of likeliest tokens whose probability is at least p.
+    /// Keeps the smallest set of most likely tokens whose probability is at least P.
     #[default]
     Smallest,
-    /// As the paper's code: without the token that crosses p (the likeliest always stays).
+    /// As AO-GPT's code: drops the token that crosses P. The most likely token always stays.
     Published,
 }
 

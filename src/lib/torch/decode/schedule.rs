@@ -7,14 +7,14 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// Equal groups: ⌊n·i/S⌋ tokens are there after step i.
+    /// Equal groups: ⌊n·i/S⌋ tokens after step i.
     #[default]
     Linear,
     /// Small groups first: ⌊n·(1 − cos(πi/2S))⌋ tokens after step i, and at least one a step.
     Cosine,
-    /// The distribution of masked diffusion with a linear schedule: group sizes are binomial.
+    /// Binomial group sizes: the distribution of masked diffusion with a linear schedule.
     Binomial,
-    /// The distribution of masked diffusion with a cosine schedule.
+    /// The same with a cosine schedule.
     BinomialCosine,
 }
 
