@@ -36,7 +36,7 @@ fn every_program_writes_its_page_and_its_completions() {
             .filter_map(|line| {
                 line.trim_start().split("--").nth(1).filter(|_| line.contains("  --"))
             })
-            .filter_map(|rest| rest.split([' ', '[', '=']).next())
+            .filter_map(|rest| rest.split([' ', '[', '=', ',', '.']).next())
             .filter(|flag| flag.len() > 1)
             .collect();
         assert!(flags.contains(&"config"), "{name}: {flags:?}");

@@ -195,8 +195,9 @@ fn scores_in_which_a_sequence_comes_twice_are_refused() {
     write_run(dir.path());
     let path = dir.path().join("raw.jsonl");
     let text = fs::read_to_string(&path).unwrap();
-    let line = "{\"type\":\"sequence\",\"index\":0}\n";
-    fs::write(&path, text.replace(line, &line.repeat(2))).unwrap();
+    let twice =
+        |line: &str| format!("{line}\n").repeat(1 + usize::from(line.contains("\"index\":0")));
+    fs::write(&path, text.lines().map(twice).collect::<String>()).unwrap();
     let out = summary(dir.path(), &GATHER);
     let error = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2));

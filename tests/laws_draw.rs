@@ -148,7 +148,7 @@ fn greedy_drafts_give_the_greedy_text() {
 }
 
 /// The ways to decode, for a model of six positions.
-fn ways(filter: &Filter, threads: usize) -> Vec<SampleSettings> {
+fn ways(filter: &Filter) -> Vec<SampleSettings> {
     let plain = SampleSettings::plain(filter.clone());
     let adaptive = |text: &str| {
         let adaptive = Some(text.parse().unwrap());
@@ -178,7 +178,7 @@ fn the_log_probability_is_that_of_scoring_along_the_recorded_order() {
             Request { order, given, stream }
         })
         .collect();
-    for settings in ways(&filter, 2) {
+    for settings in ways(&filter) {
         let samples = sampler(6, 9, &settings).draw(batch.clone()).unwrap();
         for (i, sample) in samples.into_iter().enumerate() {
             assert!(sample.tokens.iter().all(|&t| t < 6));
@@ -206,10 +206,10 @@ fn a_sample_does_not_depend_on_its_neighbours() {
             stream: Stream::new(2, Domain::Sample, i),
         })
         .collect();
-    let grouped = ways(&Filter::plain(9), 2).into_iter().filter(|s| s.drafts.is_none());
+    let grouped = ways(&Filter::plain(9)).into_iter().filter(|s| s.drafts.is_none());
     let grouped = grouped
         .flat_map(|s| [1, 2, 4].map(|steps| SampleSettings { steps: Some(steps), ..s.clone() }));
-    for settings in ways(&Filter::plain(9), 2).into_iter().chain(grouped) {
+    for settings in ways(&Filter::plain(9)).into_iter().chain(grouped) {
         let mut sampler = sampler(6, 9, &settings);
         let together = sampler.draw(batch.clone()).unwrap();
         for (request, expected) in batch.iter().zip(together) {
@@ -323,7 +323,7 @@ fn rejection_keeps_at_least_one_token_a_round_and_each_sequence_goes_at_its_own_
 fn candidates_are_the_likeliest_tokens_of_the_unfiltered_model() {
     let mut model = predictor(6, 9);
     let filter = Filter { temperature: 0.5, banned: vec![3], ..Filter::plain(7) };
-    for settings in ways(&filter, 1) {
+    for settings in ways(&filter) {
         let settings = SampleSettings { candidates: 4, ..settings };
         let batch = requests(0..4, &[3, 1, 0, 5, 4, 2]);
         for sample in sampler(6, 9, &settings).draw(batch).unwrap() {
