@@ -411,7 +411,7 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     for (call, words) in [
         (&["--elbo", "k", "--orders", "l2r"][..], "--elbo"),
         (&["--elbo", "k", "--per-token"], "--per-token"),
-        (&["--elbo", "score-entropy"], "sedd"),
+        (&["--elbo", "score-entropy"], "radd takes lambda-dce, t-dce, k-dce"),
         (&["--elbo", "--cloze", "spans:1x3"], "--cloze"),
     ] {
         case.refuses(score, &[&["--shards", "data"], call].concat(), words);

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use ao_core::Result;
 use tch::Tensor;
 
-use super::engine::{Engine, owners};
+use super::engine::Engine;
 use super::predictor::Ask;
 use super::schedule::Schedule;
 use super::sequence::Sequence;
@@ -126,17 +126,16 @@ pub fn run(
             .collect();
         let hidden = engine.predict(sequences, &asks)?;
         let (rule, used) = (order.rule, engine.filter.vocab_used);
-        let asked = owners(asks.iter().map(|ask| ask.positions.len()));
-        let confidence = engine.each_row(&hidden, &asked, &|_, logits, drawer| {
+        let confidence = engine.each_row(&hidden, &|_, logits, drawer| {
             drawer.check(logits)?;
             Ok(rule.confidence(&logits[..used.min(logits.len())]))
         })?;
-        let (mut rows, mut of_rows, mut start) = (Vec::new(), Vec::new(), 0);
+        let (mut rows, mut owners, mut start) = (Vec::new(), Vec::new(), 0);
         for (r, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.positions.is_empty()) {
             let end = start + ask.positions.len();
             let chosen = most_confident(&confidence[start..end], sizes[r]);
             rows.extend(chosen.iter().map(|&i| (start + i) as i64));
-            of_rows.extend(chosen.iter().map(|_| r));
+            owners.extend(chosen.iter().map(|_| r));
             engine.predictor.choose(r, chosen[0]);
             let next: Vec<u32> = chosen.iter().map(|&i| ask.positions[i]).collect();
             sequences[r].put_next(&next);
@@ -144,8 +143,8 @@ pub fn run(
             start = end;
         }
         let rows = Tensor::from_slice(&rows).to_device(hidden.device());
-        let draws = engine.draw(sequences, &hidden.index_select(0, &rows), &of_rows)?;
-        for (draw, r) in draws.into_iter().zip(of_rows) {
+        let draws = engine.draw(sequences, &hidden.index_select(0, &rows), &owners)?;
+        for (draw, r) in draws.into_iter().zip(owners) {
             sequences[r].push(draw, None);
         }
     }

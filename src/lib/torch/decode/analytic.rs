@@ -77,8 +77,8 @@ pub fn run(
         let hidden = engine.predict(sequences, &asks)?;
         let (filter, count) = (engine.filter.clone(), engine.candidates);
         let shown = &*sequences;
-        let draws = engine.each_row(&hidden, &owners, &|at, logits, drawer| {
-            let (row, r) = (rows[at], owners[at]);
+        let draws = engine.each_row(&hidden, &|at, logits, drawer| {
+            let (row, r) = (rows[at], owners[at].0);
             if let Some(dsigma) = row.dsigma {
                 let sum = log_sum(logits, &mut Vec::new()).ok_or_else(not_finite)?;
                 if row.uniforms[0] >= reveal_probability(sum - row.offset, dsigma) {

@@ -133,7 +133,7 @@ impl Predictor for CausalPredictor {
         }
     }
 
-    fn logits(&self, hidden: &Tensor, _: &[usize], out: &mut [f32]) {
+    fn logits(&self, hidden: &Tensor, out: &mut [f32]) {
         self.network.base().head.logits_into(hidden, out);
     }
 

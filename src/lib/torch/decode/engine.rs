@@ -139,37 +139,35 @@ impl Engine {
         let uniforms: Vec<f64> = owners.iter().map(|&r| sequences[r].stream.uniform()).collect();
         let sequences = &*sequences;
         let (filter, count) = (self.filter.clone(), self.candidates);
-        self.each_row(hidden, owners, &|i, logits, drawer| {
+        self.each_row(hidden, &|i, logits, drawer| {
             let draw = drawer.draw(&filter, logits, &sequences[owners[i]].tokens, uniforms[i])?;
             Ok(drawer.with_candidates(draw, &filter, logits, count))
         })
     }
 
     /// Calls `work` with the number and the logits of each hidden row (N, C), on several threads;
-    /// outcomes in order. Row i is of sequence `owners[i]`.
+    /// outcomes in order.
     ///
     /// # Errors
     /// Those of `work`.
     pub fn each_row<T: Send>(
         &mut self,
         hidden: &Tensor,
-        owners: &[usize],
         work: &(impl Fn(usize, &[f32], &mut Drawer) -> Result<T> + Sync),
     ) -> Result<Vec<T>> {
-        let count = owners.len();
+        let count = hidden.size()[0] as usize;
         let vocab = self.predictor.vocab_size();
         let most = (LOGIT_BYTES / (4 * vocab)).max(1);
         self.tally.rows_through_head += count as u64;
         let mut outcomes = Vec::with_capacity(count);
-        for Range { start, end } in cut(owners, most) {
-            let rows = end - start;
+        for start in (0..count).step_by(most) {
+            let rows = most.min(count - start);
             let started = Instant::now();
             let mut values = std::mem::take(&mut self.logits);
             if values.len() < rows * vocab {
                 values.resize(rows * vocab, 0.0);
             }
-            let part = hidden.narrow(0, start as i64, rows as i64);
-            self.predictor.logits(&part, &owners[start..end], &mut values);
+            self.predictor.logits(&hidden.narrow(0, start as i64, rows as i64), &mut values);
             self.tally.head += started.elapsed();
             let part = self.each_of(rows, vocab, &|i, drawer| {
                 work(start + i, &values[i * vocab..(i + 1) * vocab], drawer)
@@ -217,41 +215,12 @@ impl Engine {
     }
 }
 
-/// The sequence of each of the rows that a pass gives, as many of each as `counts` says.
-pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<usize> {
-    counts.enumerate().flat_map(|(r, count)| std::iter::repeat_n(r, count)).collect()
-}
-
-/// Cuts rows of sequences `owners` into parts of at most `most`. How a sequence's rows are cut does
-/// not depend on the others.
-fn cut(owners: &[usize], most: usize) -> Vec<Range<usize>> {
-    let (mut parts, mut at): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
-    for piece in owners.chunk_by(|a, b| a == b).flat_map(|own| own.chunks(most)) {
-        let end = at + piece.len();
-        match parts.last_mut() {
-            Some(part) if end - part.start <= most => part.end = end,
-            _ => parts.push(at..end),
-        }
-        at = end;
-    }
-    parts
+/// Which (sequence, number among its rows) each of the rows is of that a pass gives.
+pub fn owners(counts: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+    counts.enumerate().flat_map(|(r, count)| (0..count).map(move |j| (r, j))).collect()
 }
 
 /// What a mutex holds; a thread that panicked has left nothing half done in it.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_a_sequence_are_cut_alike_whatever_comes_before_them() {
-        let pieces =
-            |counts: &[usize]| -> Vec<Range<usize>> { cut(&owners(counts.iter().copied()), 4) };
-        assert_eq!(pieces(&[1, 2, 1, 3]), [0..4, 4..7]);
-        assert_eq!(pieces(&[2, 3, 0, 9]), [0..2, 2..5, 5..9, 9..13, 13..14]);
-        assert!(pieces(&[]).is_empty());
-    }
 }

@@ -1,7 +1,7 @@
 //! A bidirectional network as decoding asks it: texts with masks where no token is yet.
 
 use ao_core::Result;
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 use super::predictor::{Ask, Predictor, Reader};
 use super::sequence::Sequence;
@@ -41,18 +41,8 @@ impl Predictor for MaskedPredictor {
 
     fn choose(&mut self, _: usize, _: usize) {}
 
-    /// On a CPU sequence by sequence, as the layers before.
-    fn logits(&self, hidden: &Tensor, owners: &[usize], out: &mut [f32]) {
-        let head = &self.network.base().head;
-        if hidden.device() != Device::Cpu {
-            return head.logits_into(hidden, out);
-        }
-        let mut at = 0;
-        for own in owners.chunk_by(|a, b| a == b) {
-            let rows = hidden.narrow(0, at as i64, own.len() as i64);
-            head.logits_into(&rows, &mut out[at * head.vocab_size()..]);
-            at += own.len();
-        }
+    fn logits(&self, hidden: &Tensor, out: &mut [f32]) {
+        self.network.base().head.logits_into(hidden, out);
     }
 
     fn vocab_size(&self) -> usize {

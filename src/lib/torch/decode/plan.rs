@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ao_core::Result;
 
-use super::engine::{Engine, owners};
+use super::engine::Engine;
 use super::predictor::Ask;
 use super::schedule::Schedule;
 use super::sequence::Sequence;
@@ -115,7 +115,11 @@ pub fn reveal(
             sequence.steps += usize::from(!step.positions.is_empty());
         }
         let hidden = engine.predict(sequences, &asks)?;
-        let owners = owners(steps.iter().map(|step| step.positions.len()));
+        let owners: Vec<usize> = steps
+            .iter()
+            .enumerate()
+            .flat_map(|(r, step)| std::iter::repeat_n(r, step.positions.len()))
+            .collect();
         let draws = engine.draw(sequences, &hidden, &owners)?;
         for (draw, r) in draws.into_iter().zip(owners) {
             sequences[r].push(draw, steps[r].time);

@@ -30,9 +30,8 @@ pub trait Predictor {
     /// newest row predicts.
     fn choose(&mut self, r: usize, chosen: usize);
 
-    /// Logits of hidden rows (N, C), f32 (N, V), into the first N·V of `out`; row i is of sequence
-    /// `owners[i]`.
-    fn logits(&self, hidden: &Tensor, owners: &[usize], out: &mut [f32]);
+    /// Logits of hidden rows (N, C), f32 (N, V), into the first N·V of `out`.
+    fn logits(&self, hidden: &Tensor, out: &mut [f32]);
 
     /// Logits of a row V.
     fn vocab_size(&self) -> usize;

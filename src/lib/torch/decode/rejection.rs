@@ -83,12 +83,13 @@ fn burst(
     let asks: Vec<Ask> =
         rounds.iter().map(|t| Ask { positions: t.free.clone(), sigma: 0.0 }).collect();
     let hidden = engine.predict(sequences, &asks)?;
-    let owners = owners(rounds.iter().map(|t| t.free.len()));
+    let owners: Vec<usize> =
+        owners(rounds.iter().map(|t| t.free.len())).into_iter().map(|(r, _)| r).collect();
     let uniforms: Vec<f64> = owners.iter().map(|&r| sequences[r].stream.uniform()).collect();
     let (filter, listed) = (engine.filter.clone(), engine.candidates);
     let shown = &*sequences;
     let last = |r: usize| rounds[r].free.len() == 1;
-    let drafts = engine.each_row(&hidden, &owners, &|i, logits, drawer| {
+    let drafts = engine.each_row(&hidden, &|i, logits, drawer| {
         let (r, seen) = (owners[i], &shown[owners[i]].tokens);
         let draft = drawer.propose(&filter, logits, seen, uniforms[i])?;
         if !last(r) {
@@ -138,14 +139,13 @@ fn read(
         sequence.tokens.extend(order.iter().map(|&i| round.drafts[i].0));
         readings.push(Reading { until: sequence.order.len(), copies: &[], wanted: order.len() });
     }
-    let owners = owners(readings.iter().map(|reading| reading.wanted));
-    let first = |r: usize| owners.partition_point(|&other| other < r);
+    let places = owners(readings.iter().map(|reading| reading.wanted));
     let shown = &*sequences;
     let hidden = engine.timed(|engine| engine.reader()?.read(shown, &readings))?;
     let (filter, listed) = (engine.filter.clone(), engine.candidates);
     let tested = &*rounds;
-    let judged = engine.each_row(&hidden, &owners, &|i, logits, drawer| {
-        let (r, j) = (owners[i], i - first(owners[i]));
+    let judged = engine.each_row(&hidden, &|i, logits, drawer| {
+        let (r, j) = places[i];
         let round = &tested[r];
         let seen = &shown[r].tokens[..round.known + j];
         let at = round.orders[reading][j];

@@ -61,13 +61,12 @@ pub fn run(engine: &mut Engine, sequences: &mut [Sequence], depth: usize) -> Res
             rounds.push(Round::start(engine, sequence, proposals, depth)?);
         }
         let readings: Vec<Reading> = rounds.iter().map(Round::reading).collect();
-        let owners = owners(readings.iter().map(|reading| reading.wanted));
-        let first = |r: usize| owners.partition_point(|&other| other < r);
+        let places = owners(readings.iter().map(|reading| reading.wanted));
         let shown = &*sequences;
         let hidden = engine.timed(|engine| engine.reader()?.read(shown, &readings))?;
         let (filter, count) = (engine.filter.clone(), engine.candidates);
-        let rows = engine.each_row(&hidden, &owners, &|i, logits, drawer| {
-            let (r, j) = (owners[i], i - first(owners[i]));
+        let rows = engine.each_row(&hidden, &|i, logits, drawer| {
+            let (r, j) = places[i];
             let round = &rounds[r];
             let seen = &shown[r].tokens;
             let outcome = match (round.coins.get(j), round.drafts.get(j)) {

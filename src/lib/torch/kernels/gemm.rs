@@ -6,12 +6,16 @@
 //! makes them and the sum that reads them. The crate chooses its instructions itself: `AO_SIMD` does
 //! not reach it.
 
+use std::ops::Range;
+
 use super::matmul::Matrix;
 use super::pool;
 use super::running::{Running, add_parts};
 
 /// Rows whose logits a thread holds at a time.
 const ROWS: usize = 1024;
+/// Fewest rows that are shared among threads.
+const LEAST: usize = 64;
 /// Ids whose logits it holds.
 const TILE: usize = 512;
 
@@ -53,14 +57,26 @@ fn product(x: &[f32], matrix: Matrix<f32>, out: &mut [f32]) {
     }
 }
 
+/// The parts of `rows` rows that threads take. Each has rows enough for the kernel of large products,
+/// whose sums are added up in one order whatever their number.
+fn parts(rows: usize) -> Vec<Range<usize>> {
+    let count = (rows / LEAST).clamp(1, pool::threads()).max(rows.div_ceil(ROWS));
+    (0..count).map(|i| rows * i / count..rows * (i + 1) / count).collect()
+}
+
 /// x·Wᵀ + b of rows (M, K) into `out` (M, N).
 ///
 /// # Panics
 /// When the sizes differ.
 pub fn linear(x: &[f32], matrix: Matrix<f32>, out: &mut [f32]) {
     let (k, n) = (matrix.width, matrix.rows());
-    let rows = pool::piece(x.len() / k, 1);
-    let pieces = x.chunks(rows * k).zip(out.chunks_mut((rows * n).max(1))).collect();
+    let mut rest = out;
+    let piece = |part: Range<usize>| {
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(part.len() * n);
+        rest = others;
+        (&x[part.start * k..part.end * k], own)
+    };
+    let pieces = parts(x.len() / k).into_iter().map(piece).collect();
     pool::each(pieces, &|(x, out): (&[f32], &mut [f32])| product(x, matrix, out));
 }
 
@@ -72,8 +88,13 @@ pub fn nll(x: &[f32], matrix: Matrix<f32>, targets: &[i64]) -> Vec<f64> {
     let k = matrix.width;
     assert_eq!(x.len(), targets.len() * k);
     let mut out = vec![0.0; targets.len()];
-    let rows = pool::piece(targets.len(), 1);
-    let pieces = x.chunks(rows * k).zip(targets.chunks(rows)).zip(out.chunks_mut(rows)).collect();
+    let mut rest = out.as_mut_slice();
+    let piece = |part: Range<usize>| {
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(part.len());
+        rest = others;
+        ((&x[part.start * k..part.end * k], &targets[part]), own)
+    };
+    let pieces = parts(targets.len()).into_iter().map(piece).collect();
     pool::each(pieces, &|((x, targets), out): ((&[f32], &[i64]), &mut [f64])| {
         nll_of_part(x, matrix, targets, out);
     });
@@ -81,19 +102,18 @@ pub fn nll(x: &[f32], matrix: Matrix<f32>, targets: &[i64]) -> Vec<f64> {
 }
 
 fn nll_of_part(x: &[f32], matrix: Matrix<f32>, targets: &[i64], out: &mut [f64]) {
-    let (k, vocab) = (matrix.width, matrix.rows());
-    let mut buffer = vec![0f32; ROWS.min(targets.len()) * TILE.min(vocab)];
-    let chunks = x.chunks(ROWS * k).zip(targets.chunks(ROWS)).zip(out.chunks_mut(ROWS));
-    for ((x, targets), out) in chunks {
-        let mut running = vec![Running::default(); targets.len()];
-        for first in (0..vocab).step_by(TILE) {
-            let width = TILE.min(vocab - first);
-            let logits = &mut buffer[..targets.len() * width];
-            product(x, matrix.part(first, width), logits);
-            add_parts(logits, width, first, targets, &mut running);
-        }
-        out.iter_mut().zip(&running).for_each(|(out, running)| *out = running.nll());
+    let vocab = matrix.rows();
+    // Tiles of nearly equal width: none is left that is narrow.
+    let tile = vocab.div_ceil(vocab.div_ceil(TILE).max(1)).max(1);
+    let mut buffer = vec![0f32; targets.len() * tile];
+    let mut running = vec![Running::default(); targets.len()];
+    for first in (0..vocab).step_by(tile) {
+        let width = tile.min(vocab - first);
+        let logits = &mut buffer[..targets.len() * width];
+        product(x, matrix.part(first, width), logits);
+        add_parts(logits, width, first, targets, &mut running);
     }
+    out.iter_mut().zip(&running).for_each(|(out, running)| *out = running.nll());
 }
 
 #[cfg(test)]
@@ -158,6 +178,27 @@ mod tests {
             let weight = vec![0f32; vocab * 4];
             let matrix = Matrix { weight: &weight, bias: None, width: 4 };
             assert_eq!(nll(&[1.0; 8], matrix, &[0, 2]), [(vocab as f64).ln(); 2]);
+        }
+    }
+
+    #[test]
+    fn a_row_is_rounded_alike_on_any_number_of_threads_and_in_any_company() {
+        for (n, k) in [(64, 32), (520, 33), (96, 1030)] {
+            let (x, weight) = (numbers(1500 * k, 7), numbers(n * k, 5));
+            let matrix = Matrix { weight: &weight, bias: None, width: k };
+            let targets: Vec<i64> = (0..1500).map(|i| i % n as i64).collect();
+            let run = |m: usize, threads: usize| {
+                let mut out = vec![f32::NAN; m * n];
+                pool::with_threads(threads, || {
+                    linear(&x[..m * k], matrix, &mut out);
+                    (out, nll(&x[..m * k], matrix, &targets[..m]))
+                })
+            };
+            let (products, scores) = run(1500, 1);
+            for (m, threads) in [(64, 1), (65, 3), (130, 2), (1025, 1), (1500, 3)] {
+                let (p, s) = run(m, threads);
+                assert!(p == products[..m * n] && s == scores[..m], "{m} rows, {threads} threads");
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 use tch::{Device, Kind, Tensor};
 
-use super::layers::cast;
+use super::layers::{MANY, cast};
 use super::tensor_slice::{Stored, TensorSlice, slice, slice_mut};
 use crate::kernels::matmul::{Matrix, matmul_into};
 use crate::kernels::simd::{self, Element};
@@ -65,13 +65,16 @@ impl Head {
         self.weight.size()[0] as usize
     }
 
-    /// Logits of hidden rows (N, C): (N, V), for draws and ranks. In f32 with sums in f32, whatever
+    /// Logits of hidden rows (…, C): (…, V), for draws and ranks. In f32 with sums in f32, whatever
     /// else is multiplied in (f64 in f64): on a CPU the weights may be bf16, rows and logits are
     /// not rounded, and a row's logits depend on it alone.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
         if self.multiplies_itself() {
-            let sizes = [hidden.size()[0], self.vocab_size() as i64];
-            let mut out = Tensor::empty(sizes, (Kind::Float, Device::Cpu));
+            let mut sizes = hidden.size();
+            if let Some(width) = sizes.last_mut() {
+                *width = self.vocab_size() as i64;
+            }
+            let mut out = Tensor::empty(&sizes[..], (Kind::Float, Device::Cpu));
             // SAFETY: nothing else has the new tensor yet.
             if let Some(out) = unsafe { slice_mut(&mut out) } {
                 self.logits_into(hidden, out);
@@ -79,21 +82,27 @@ impl Head {
             return out;
         }
         let kind = if self.compute == Kind::Double { Kind::Double } else { Kind::Float };
-        let bias = self.bias.as_ref().map(|_| self.bias_row(kind));
+        let bias = self.has_bias().then(|| self.bias_row(kind));
         cast(hidden, kind).linear(&cast(&self.whole, kind), bias.as_ref())
     }
 
-    /// [`Head::logits`] on the CPU into the first N·V of `out`.
+    /// [`Head::logits`] of N rows on the CPU, into the first N·V of `out`.
     ///
     /// # Panics
     /// When `out` is too short.
     pub fn logits_into(&self, hidden: &Tensor, out: &mut [f32]) {
-        let out = &mut out[..hidden.size()[0] as usize * self.vocab_size()];
+        let rows = hidden.numel() / self.weight.size()[1] as usize;
+        let out = &mut out[..rows * self.vocab_size()];
         match self.compute {
             Kind::Float if self.multiplies_itself() => self.multiply::<f32>(hidden, out),
             Kind::BFloat16 if self.multiplies_itself() => self.multiply::<bf16>(hidden, out),
             _ => out.copy_from_slice(&TensorSlice::new(&self.logits(hidden))),
         }
+    }
+
+    /// Whether anything is added to the products.
+    fn has_bias(&self) -> bool {
+        self.bias.is_some() || self.excluded.is_some()
     }
 
     /// Whether logits come from the toolkit's own kernels.
@@ -105,8 +114,7 @@ impl Head {
     fn multiply<T: Stored + Element>(&self, hidden: &Tensor, out: &mut [f32]) {
         let rows = TensorSlice::<f32>::new(hidden);
         let weight = TensorSlice::<T>::new(&self.weight);
-        let bias = (self.bias.is_some() || self.excluded.is_some())
-            .then(|| TensorSlice::<f32>::new(&self.bias_row(Kind::Float)));
+        let bias = self.has_bias().then(|| TensorSlice::<f32>::new(&self.bias_row(Kind::Float)));
         let width = self.weight.size()[1] as usize;
         let matrix = Matrix { weight: &weight, bias: bias.as_deref(), width };
         matmul_into(simd::level(), matrix, &rows, out);
@@ -125,12 +133,10 @@ impl Head {
             let alone = (0..).zip(targets.chunks(size[1] as usize));
             return alone.flat_map(|(b, own)| self.nll(&hidden.select(0, b), own)).collect();
         }
-        match self.compute {
-            Kind::Float | Kind::BFloat16 if on_cpu => {
-                tch::no_grad(|| self.nll_by_tiles(hidden, targets))
-            }
-            _ => self.losses(hidden, targets, &Loss::Nll),
+        if self.multiplies_itself() && targets.len() >= MANY && self.vocab_size() >= MANY {
+            return tch::no_grad(|| self.nll_by_tiles(hidden, targets));
         }
+        self.losses(hidden, targets, &Loss::Nll)
     }
 
     /// Score entropy of each hidden row (…, C), Σ_y e^u_y − u_target − 1 with u = logits −
@@ -149,8 +155,12 @@ impl Head {
             let bias = self.bias_row(self.compute);
             let mut out = Vec::with_capacity(targets.len());
             self.chunks(hidden, targets, |rows, range, buffer| {
-                logits_into(buffer, &rows, &weight, &bias);
-                out.extend(self.loss_of_logits(buffer, &targets[range.clone()], &loss.part(range)));
+                let own = self.multiplies_itself().then(|| self.logits(&rows));
+                let logits = own.as_ref().unwrap_or_else(|| {
+                    logits_into(buffer, &rows, &weight, &bias);
+                    buffer
+                });
+                out.extend(self.loss_of_logits(logits, &targets[range.clone()], &loss.part(range)));
             });
             out
         })

@@ -5,7 +5,8 @@ use tch::{Device, Kind, Tensor};
 use super::tensor_slice::{slice, slice_mut};
 use super::weights::Weights;
 use crate::kernels::gemm;
-use crate::kernels::matmul::Matrix;
+use crate::kernels::matmul::{Matrix, matmul_into};
+use crate::kernels::simd;
 
 /// ε of every RMSNorm and LayerNorm of the families here.
 pub(crate) const NORM_EPS: f64 = 1e-5;
@@ -21,8 +22,9 @@ pub(crate) struct Linear {
     frozen: bool,
 }
 
-/// Rows from which on a product is one of many rows.
-const MANY_ROWS: usize = 64;
+/// Rows, and columns, from which on a product in f32 without a tape is the crate gemm's: it has the
+/// faster kernels for many, but its rounding depends on the shape where there are few.
+pub(super) const MANY: usize = 64;
 
 impl Linear {
     /// The layer at `name`, whose bias is there or not as the table says.
@@ -44,8 +46,8 @@ impl Linear {
 
     /// (…, in) to (…, out), in the compute kind.
     ///
-    /// On a CPU and without a tape each sequence of (B, R, in) is multiplied by itself: the rounding
-    /// of a product depends on its shape, and so would on the neighbours.
+    /// On a CPU and without a tape each sequence of (B, R, in) is multiplied by itself: how a product
+    /// is rounded depends on its number of rows, and must not on the neighbours.
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let size = x.size();
         if !self.frozen || x.device() != Device::Cpu || size.len() != 3 || size[0] < 2 {
@@ -57,9 +59,7 @@ impl Linear {
 
     fn product(&self, x: &Tensor) -> Tensor {
         let x = cast(x, self.compute);
-        let width = *x.size().last().unwrap_or(&1) as usize;
-        let many = self.frozen && x.numel() >= MANY_ROWS * width;
-        if let Some(out) = many.then(|| self.of_many_rows(&x.contiguous(), width)).flatten() {
+        if let Some(out) = self.frozen.then(|| self.without_tape(&x.contiguous())).flatten() {
             return out;
         }
         let weight = cast(&self.weight, self.compute);
@@ -67,17 +67,23 @@ impl Linear {
         x.linear(&weight, bias.as_ref())
     }
 
-    /// The product without a tape, by kernels that use all of the processor's vectors; `None` but in
-    /// f32 on a CPU.
-    fn of_many_rows(&self, x: &Tensor, width: usize) -> Option<Tensor> {
-        let (rows, weight) = (slice(x)?, slice(&self.weight)?);
+    /// The product without a tape, by kernels that use all of the processor's vectors and round alike
+    /// on any number of threads; `None` but in f32 on a CPU.
+    fn without_tape(&self, x: &Tensor) -> Option<Tensor> {
+        let (rows, weight) = (slice::<f32>(x)?, slice(&self.weight)?);
         let bias = self.bias.as_ref().map(|bias| slice(bias));
         let mut sizes = x.size();
+        let width = *sizes.last()? as usize;
         *sizes.last_mut()? = self.weight.size()[0];
         let mut out = Tensor::empty(&sizes[..], (Kind::Float, Device::Cpu));
         // SAFETY: nothing else has the new tensor yet.
         let products = unsafe { slice_mut(&mut out) }?;
-        gemm::linear(rows, Matrix { weight, bias: bias.flatten(), width }, products);
+        let matrix = Matrix { weight, bias: bias.flatten(), width };
+        if rows.len() >= MANY * width && matrix.rows() >= MANY {
+            gemm::linear(rows, matrix, products);
+        } else {
+            matmul_into(simd::level(), matrix, rows, products);
+        }
         Some(out)
     }
 }
