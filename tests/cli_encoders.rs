@@ -434,6 +434,6 @@ fn what_the_family_cannot_do_is_refused_in_words() {
     let decoder = Case { arch: "ao-gpt", ..Case::new("radd") };
     let (config, _) = golden_config("ao-gpt");
     decoder.write("model.json", &config.to_json().to_string());
-    decoder.refuses(score, &["--shards", "data", "--elbo"], "ao-gpt is a decoder");
-    decoder.refuses(sample, &["--sampler", "tweedie"], "ao-gpt is a decoder");
+    decoder.refuses(score, &["--shards", "data", "--elbo"], "ao-gpt is scored along orders");
+    decoder.refuses(sample, &["--sampler", "tweedie"], "ao-gpt draws along --order");
 }

@@ -221,7 +221,7 @@ fn sedds_score_entropy_is_no_less_than_its_normalised_cross_entropy() {
         let draw = masking.draw_at((i as f64 + 0.5) / 20.0, 6, &mut stream);
         let sigma = masks(encoder).sigma_at(draw.time);
         let question = [Question::new(encoder, &tokens, &draw.masked, &draw.masked, sigma)];
-        let entropy = asker.losses(&question).concat();
+        let entropy = asker.score_entropy(&question).concat();
         let nll = asker.nll(&question).concat();
         // Σ e^u − log Σ e^u − 1 is at least 0, and 0 where scores are normalised.
         assert_eq!(entropy.len(), nll.len());

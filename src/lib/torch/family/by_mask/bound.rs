@@ -28,8 +28,11 @@ impl Bound {
         let takes = capabilities.objectives;
         let least = if takes.contains(&Objective::KDce) { Objective::KDce } else { takes[0] };
         let chosen = objective.unwrap_or(least);
-        let masking = Masking::of(chosen, &capabilities.masks?)?;
-        takes.contains(&chosen).then_some(Bound { masking })
+        let masks = capabilities.masks?;
+        let masking = Masking::of(chosen, &masks)?;
+        // Scores are normalised to probabilities too, so that any family has the NLL of a token.
+        let of_scores = chosen == Objective::ScoreEntropy;
+        (!of_scores || masks.scores.is_some()).then_some(Bound { masking })
     }
 
     /// The name in records: that of the objective.
@@ -56,8 +59,11 @@ impl Bound {
                 Question::new(asker.network, tokens, &draw.masked, &draw.masked, sigma)
             })
             .collect();
-        // Of scores σ̄'(t)·a is the weight 1/t, and entropies are in units of a.
-        let losses = asker.losses(&questions);
+        let losses = match self.masking.objective {
+            // σ̄'(t)·a is the weight 1/t, and entropies are in units of a.
+            Objective::ScoreEntropy => asker.score_entropy(&questions),
+            _ => asker.nll(&questions),
+        };
         draws.iter().zip(losses).map(|(d, l)| d.weight * l.iter().sum::<f64>()).collect()
     }
 }
