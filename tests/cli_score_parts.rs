@@ -285,7 +285,7 @@ fn sequences_are_added_until_the_whole_error_is_below_the_target() {
     let summary = found.last().unwrap();
     let count = sequences(&found).len();
     // It is looked at after every 32.
-    assert!((32..200).contains(&count) && count % 32 == 0, "{count}");
+    assert!((32..200).contains(&count) && count.is_multiple_of(32), "{count}");
     assert_eq!(summary["sequences"], count);
     assert_eq!(
         summary["stopped"],

@@ -163,7 +163,7 @@ fn mdlm_scores_every_document_and_counts_only_the_first_end_of_a_chunk() {
     let whole = vec![a, b, eos, c, d, eos, f];
     let text = tokenizer.decode_lossy(&whole);
     // Each token's own NLL, by the scorer of shards.
-    write_shards(dir.path(), tokenizer.vocab_size(), &[whole.clone()]);
+    write_shards(dir.path(), tokenizer.vocab_size(), std::slice::from_ref(&whole));
     let shards = ["--ckpt", "m.st", "--shards", "data", "--orders", "l2r", "--per-token"];
     let nll =
         numbers(&of_type(&records(&score(dir.path(), &shards)), "sequence")[0]["token_nll_nats"]);

@@ -28,9 +28,10 @@ pub use masks::{GivenMask, GivenMasks};
 pub use merge::{ONE_ORDER, merge};
 pub(crate) use record::number_or_null;
 pub use record::{
-    Cost, CurvePoint, Estimate, Manner, SequenceRecord, Setting, Stopped, Summary, Totals,
+    Cost, CurvePoint, Estimate, FEWEST_DEGREES, FEWEST_ORDERS, Manner, STEP_OF_SEQUENCES,
+    SequenceRecord, Setting, Stopped, Summary, Totals,
 };
 pub use resume::{Resumed, resume};
 pub use samples::{Judge, Sample, Samples};
 pub use spans::{SpanSpec, held_out};
-pub use texts::{Protocol, SetVariety, Variety, cut_behind_end, unigram_entropy};
+pub use texts::{DISTINCT_TOKENS, Protocol, SetVariety, Variety, cut_behind_end, unigram_entropy};

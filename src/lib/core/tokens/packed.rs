@@ -338,9 +338,11 @@ mod tests {
         out.into_inner().unwrap()
     }
 
-    /// Every stream of one file with these bytes, by the last part of its name, and how many files
-    /// of it were passed over.
-    fn streams(bytes: &[u8], include: &[&str]) -> Result<(Vec<(String, Vec<u8>)>, u64)> {
+    /// A stream's bytes, by the last part of its name.
+    type Named = (String, Vec<u8>);
+
+    /// Every stream of one file with these bytes, and how many files of it were passed over.
+    fn streams(bytes: &[u8], include: &[&str]) -> Result<(Vec<Named>, u64)> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         std::fs::write(&path, bytes).unwrap();

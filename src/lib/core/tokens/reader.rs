@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::choice::PassedOver;
 use super::packed::Stream;
-use super::sniff::{InputFormat, MARK, kind_of};
+use super::sniff::{InputFormat, MARK, is_json_lines};
 use super::source::Source;
 use crate::format::manifest::Totals;
 use crate::{Error, Result};
@@ -173,9 +173,12 @@ impl Batcher<'_> {
         if prefix.starts_with(b"PAR1") && options.format == InputFormat::Auto {
             return self.table(&stream, options);
         }
-        match (kind_of(&stream, options)?, options.unit) {
-            (Kind::Lines, DocumentUnit::File) => self.whole(stream),
-            (kind, _) => self.lines(stream, kind),
+        if is_json_lines(&stream, options.format, options.field.is_some())? {
+            return self.lines(stream, Kind::Jsonl);
+        }
+        match options.unit {
+            DocumentUnit::File => self.whole(stream),
+            DocumentUnit::Line => self.lines(stream, Kind::Lines),
         }
     }
 

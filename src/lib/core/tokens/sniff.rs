@@ -3,7 +3,6 @@
 
 use super::json_line;
 use super::packed::Stream;
-use super::reader::{Kind, ReadOptions};
 use crate::{Error, Result};
 
 /// The byte-order mark of UTF-8.
@@ -22,12 +21,12 @@ pub enum InputFormat {
     Jsonl,
 }
 
-/// Whether a stream is text or JSON lines.
-pub(super) fn kind_of(stream: &Stream, options: &ReadOptions) -> Result<Kind> {
+/// Whether a stream is JSON lines, or else text; `named` says that the user named a field.
+pub(super) fn is_json_lines(stream: &Stream, format: InputFormat, named: bool) -> Result<bool> {
     let prefix = stream.prefix();
-    match options.format {
-        InputFormat::Text => return Ok(Kind::Lines),
-        InputFormat::Jsonl => return Ok(Kind::Jsonl),
+    match format {
+        InputFormat::Text => return Ok(false),
+        InputFormat::Jsonl => return Ok(true),
         InputFormat::Auto => {}
     }
     if prefix.starts_with(b"%PDF-") {
@@ -36,9 +35,9 @@ pub(super) fn kind_of(stream: &Stream, options: &ReadOptions) -> Result<Kind> {
             "PDF data, which is not read here; take the text out of it first",
         ));
     }
-    let by_name = options.field.is_some() || names_json_lines(&stream.place);
+    let by_name = named || names_json_lines(&stream.place);
     let line = first_line(prefix.strip_prefix(MARK).unwrap_or(prefix));
-    Ok(if by_name || json_line::looks_like_json(line) { Kind::Jsonl } else { Kind::Lines })
+    Ok(by_name || json_line::looks_like_json(line))
 }
 
 /// Whether a file is called `.jsonl` or `.ndjson`, packed or not.

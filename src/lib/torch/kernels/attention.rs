@@ -2,6 +2,9 @@
 //!
 //! Sums run over fixed lanes in a fixed order, so a row's result depends on it alone.
 
+// Numbers of registers are constants, so that each loop over them is unrolled.
+#![allow(clippy::needless_range_loop)]
+
 use super::elementwise::softmax;
 use super::simd::{Element, LANES, Lanes, Level, Work, load_some, run, store_some};
 

@@ -6,6 +6,9 @@
 //! whatever the number of rows, the tile or the thread: a row's result depends on it alone, and at
 //! AVX2 and AVX-512 it is the same to the last bit.
 
+// Numbers of registers are constants, so that each loop over them is unrolled.
+#![allow(clippy::needless_range_loop)]
+
 use super::pool::{self, SharedRows};
 use super::simd::{Element, LANES, Lanes, Level, Work, load_some, run};
 

@@ -165,10 +165,6 @@ pub(super) unsafe fn store_some<L: Lanes>(p: *mut f32, v: L::V, count: usize) {
 }
 
 /// The registers of one level, each with a part of the sixteen lanes.
-///
-/// # Safety
-/// Every function needs the instructions of [`Lanes::LEVEL`]; those that take a place need
-/// [`Lanes::WIDTH`] elements there.
 pub trait Lanes: Copy {
     /// The level whose instructions these are.
     const LEVEL: Level;
@@ -178,21 +174,45 @@ pub trait Lanes: Copy {
     type V: Copy;
 
     /// All lanes `x`.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions.
     unsafe fn splat(x: f32) -> Self::V;
     /// The lanes at `p`.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions, and [`Lanes::WIDTH`] elements lie at `p`.
     unsafe fn load(p: *const f32) -> Self::V;
     /// The lanes at `p`, widened: a bf16 is the upper half of an f32.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions, and [`Lanes::WIDTH`] elements lie at `p`.
     unsafe fn load_bf16(p: *const bf16) -> Self::V;
     /// Writes the lanes to `p`.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions, and `p` has room for [`Lanes::WIDTH`] elements.
     unsafe fn store(p: *mut f32, v: Self::V);
     /// a·b + c; fused but at the portable level.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// a + b.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions.
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     /// The sums of sixteen lanes each, all in one order: with q the sum (l0 + l2) + (l1 + l3) of
     /// each four lanes, (q0 + q1) + (q2 + q3).
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions.
     unsafe fn sums(lanes: &[[f32; LANES]], out: &mut [f32]);
     /// Asks for the line of memory at `p`, which need not be there.
+    ///
+    /// # Safety
+    /// The machine must have the level's instructions.
     #[inline(always)]
     unsafe fn prefetch<T>(_: *const T) {}
 }
@@ -226,13 +246,13 @@ pub(super) fn run<W: Work>(level: Level, work: W) -> W::Out {
         }
         let machine = Level::of_machine();
         // SAFETY: the machine has the level in each arm.
-        return unsafe {
+        unsafe {
             match level.min(machine) {
                 Level::Avx512 => wide(work),
                 Level::Avx2 => narrow(work),
                 Level::Portable => work.run::<Portable>(),
             }
-        };
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {

@@ -22,7 +22,7 @@ pub struct Rows {
 impl Rows {
     /// Rows of plain numbers, each of the three B·R long, on `device`.
     pub fn new(b: usize, [tokens, held, aims]: [&[i64]; 3], device: Device) -> Rows {
-        let shape = [b as i64, if b == 0 { 0 } else { (tokens.len() / b) as i64 }];
+        let shape = [b as i64, tokens.len().checked_div(b).unwrap_or(0) as i64];
         let of = |values: &[i64]| Tensor::from_slice(values).view(shape).to_device(device);
         Rows { tokens: of(tokens), held: of(held), aims: of(aims), sigma: None }
     }

@@ -57,7 +57,7 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE.jsonl", requires = "ensemble", conflicts_with_all = ["mc", "positions", "target_se"])]
     pub ensemble_orders: Option<PathBuf>,
     /// With --elbo: read the masks from a file instead of drawing them, --mc lines per sequence.
-    /// A line is {"masked":[3,0],"level":0.4}; level is t or λ, and --elbo k has none
+    /// A line is `{"masked":[3,0],"level":0.4}`; level is t or λ, and --elbo k has none
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["orders", "cloze", "target_se"])]
     pub masks: Option<PathBuf>,
     /// With --ensemble: score only K random positions of each sequence, as an estimate for all
