@@ -75,20 +75,20 @@ impl Attention for Bidirectional {
     }
 }
 
-/// Rows of queries that libtorch's kernel takes together.
+/// Rows of queries that libtorch's kernel takes together, or a multiple of them.
 const TOGETHER: i64 = 32;
 
 /// What queries find among keys and values, (B, H, R, hs) each.
 ///
 /// On a CPU libtorch rounds products of few rows by where they lie in memory, which depends on the
-/// threads and on the neighbours; rows of zeros that nobody reads make them many.
+/// threads and on the neighbours; rows of zeros that nobody reads fill each part of the queries.
 fn attend([q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, dropout: f64, causal: bool) -> Tensor {
     let of = |q: &Tensor| {
         Tensor::scaled_dot_product_attention(q, k, v, mask, dropout, causal, None, false)
     };
     let rows = q.size()[2];
-    if q.device() != Device::Cpu || q.requires_grad() || mask.is_some() || rows >= TOGETHER {
+    if q.device() != Device::Cpu || q.requires_grad() || mask.is_some() || rows % TOGETHER == 0 {
         return of(q);
     }
-    of(&q.constant_pad_nd([0, 0, 0, TOGETHER - rows])).narrow(2, 0, rows)
+    of(&q.constant_pad_nd([0, 0, 0, TOGETHER - rows % TOGETHER])).narrow(2, 0, rows)
 }
