@@ -8,6 +8,7 @@ use std::path::Path;
 use ao_core::format::checkpoint::CheckpointFile;
 use ao_core::score::Cost;
 use ao_core::score::orderings::{all_orderings, distinct, mean_probability, orderings};
+use ao_torch::decode::few_row::FewRow;
 use ao_torch::family::by_order::ensemble::Ensemble;
 use ao_torch::family::by_order::prefixes::{Orderings, Prefix, predict};
 use ao_torch::family::{Scored, Work};
@@ -56,7 +57,7 @@ fn given_orderings_give_the_published_ensemble() {
             })
             .collect();
         let mut cost = Cost::default();
-        let found = predict(model.as_ref(), &mut prefixes, &mut cost).unwrap();
+        let found = predict((model.as_ref(), None), &mut prefixes, &mut cost).unwrap();
         // From (sequence, line, step) to (sequence, step, line).
         let found: Vec<f64> =
             (0..b * t * m).map(|i| found[i / (t * m) * m + i % m][i / m % t]).collect();
@@ -85,7 +86,8 @@ fn full_pass(model: &dyn Network, work: &Work, ordering: &[u32], step: usize) ->
 
 fn score_works(model: &dyn Network, works: &[Work], ensemble: &Ensemble) -> (Vec<Scored>, Cost) {
     let mut cost = Cost::default();
-    let scored = ensemble.score(model, works, &mut cost).unwrap();
+    let few_row = FewRow::new(model);
+    let scored = ensemble.score((model, few_row.as_ref()), works, &mut cost).unwrap();
     (scored, cost)
 }
 

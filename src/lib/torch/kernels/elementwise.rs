@@ -65,20 +65,32 @@ fn gelu_of(values: &mut [f32]) {
     }
 }
 
+/// x·σ(z).
+#[inline(always)]
+fn gated(x: f32, z: f32) -> f32 {
+    let e = exp(-z.abs());
+    let s = 1.0 / (1.0 + e);
+    x * if z < 0.0 { e * s } else { s }
+}
+
 /// x·σ(2u), which is x/2·(1 + tanh u), with u = √(2/π)·(x + 0.044715·x³).
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
     const ROOT: f32 = 0.797_884_6;
-    let u = ROOT * (x + 0.044_715 * x * x * x);
-    let e = exp(-2.0 * u.abs());
-    let s = 1.0 / (1.0 + e);
-    x * if u < 0.0 { e * s } else { s }
+    gated(x, 2.0 * (ROOT * (x + 0.044_715 * x * x * x)))
 }
 
 #[inline(always)]
 fn gelu_tanh_of(values: &mut [f32]) {
     for x in values {
         *x = gelu_tanh(*x);
+    }
+}
+
+#[inline(always)]
+fn silu_of(values: &mut [f32]) {
+    for x in values {
+        *x = gated(*x, *x);
     }
 }
 
@@ -144,6 +156,10 @@ dispatch!(
     pub fn gelu_tanh_in_place = gelu_tanh_of(values: &mut [f32]) -> ()
 );
 dispatch!(
+    /// x·σ(x), in place.
+    pub fn silu_in_place = silu_of(values: &mut [f32]) -> ()
+);
+dispatch!(
     /// shift + x·scale, in place.
     pub fn modulate = modulate_by(x: &mut [f32], shift: &[f32], scale: &[f32]) -> ()
 );
@@ -180,17 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn both_gelus_are_those_of_their_formulas_at_every_level() {
+    fn gelus_and_silu_are_those_of_their_formulas_at_every_level() {
         // Φ by integrating its density from −12 with Simpson's rule.
         let density = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
         let (h, mut phi) = (1e-3, 0.0);
-        let (mut inputs, mut exact, mut with_tanh) = (vec![], vec![], vec![]);
+        let (mut inputs, mut exact, mut with_tanh, mut silu) = (vec![], vec![], vec![], vec![]);
         for i in 0..18_000 {
             let x = -12.0 + f64::from(i) * h;
             inputs.push(x as f32);
             exact.push(x * phi);
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             with_tanh.push(0.5 * x * (1.0 + u.tanh()));
+            silu.push(x / (1.0 + (-x).exp()));
             phi += h / 6.0 * (density(x) + 4.0 * density(x + h / 2.0) + density(x + h));
         }
         let on = |of: fn(&mut [f32])| {
@@ -200,6 +217,7 @@ mod tests {
         };
         check("gelu", 1e-6, &exact, || on(gelu_in_place));
         check("gelu with tanh", 2e-6, &with_tanh, || on(gelu_tanh_in_place));
+        check("silu", 2e-6, &silu, || on(silu_in_place));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tch::{IndexOp, Kind, Tensor};
 use super::attention::{Attention, CacheShape};
 use super::base::{Base, HandNames, Network};
 use super::head::Head;
-use super::layers::{LayerNorm, Linear, cast, drop};
+use super::layers::{LayerNorm, Linear, alone, cast, drop, gelu_tanh, silu};
 use super::rows::{Rows, TokenTable};
 use super::weights::Weights;
 
@@ -177,7 +177,7 @@ impl Network for Ddit {
             let a = self.attention(layer, &h, &rotary, attention);
             x = add_gated(&x, &drop(&cast(&a, x.kind()), dropout), part(2));
             let h = modulate(&block.norm2.forward(&x), part(3), part(4));
-            let m = block.mlp_out.forward(&block.mlp_in.forward(&h).gelu("tanh"));
+            let m = block.mlp_out.forward(&gelu_tanh(block.mlp_in.forward(&h)));
             x = add_gated(&x, &drop(&cast(&m, x.kind()), dropout), part(5));
         }
         let table = modulation(&self.ada_final); // (B, 1, 2C)
@@ -200,9 +200,11 @@ impl TimeMap {
         let half = (TIME_WIDTH / 2) as i64;
         let options = (sigma.kind(), sigma.device());
         let frequency = (Tensor::arange(half, options) * (-(10_000f64.ln()) / half as f64)).exp();
-        let angle = sigma.view([-1, 1, 1]) * frequency; // (B, 1, 128)
-        let wave = Tensor::cat(&[angle.cos(), angle.sin()], -1); // (B, 1, 256)
-        self.second.forward(&self.first.forward(&wave).silu()).silu()
+        let wave = alone(&sigma.view([-1, 1, 1]), |sigma| {
+            let angle = sigma * &frequency; // (B, 1, 128)
+            Tensor::cat(&[angle.cos(), angle.sin()], -1)
+        }); // (B, 1, 256)
+        silu(self.second.forward(&silu(self.first.forward(&wave))))
     }
 }
 

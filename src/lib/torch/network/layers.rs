@@ -4,9 +4,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::tensor_slice::{slice, slice_mut};
 use super::weights::Weights;
-use crate::kernels::gemm;
+use crate::kernels::elementwise::{gelu_in_place, gelu_tanh_in_place, silu_in_place};
 use crate::kernels::matmul::{Matrix, matmul_into};
-use crate::kernels::simd;
+use crate::kernels::{gemm, pool, simd};
 
 /// ε of every RMSNorm and LayerNorm of the families here.
 pub(crate) const NORM_EPS: f64 = 1e-5;
@@ -49,12 +49,7 @@ impl Linear {
     /// On a CPU and without a tape each sequence of (B, R, in) is multiplied by itself: how a product
     /// is rounded depends on its number of rows, and must not on the neighbours.
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        let size = x.size();
-        if !self.frozen || x.device() != Device::Cpu || size.len() != 3 || size[0] < 2 {
-            return self.product(x);
-        }
-        let alone = (0..size[0]).map(|b| self.product(&x.narrow(0, b, 1)));
-        Tensor::cat(&alone.collect::<Vec<_>>(), 0)
+        if self.frozen && x.dim() == 3 { alone(x, |x| self.product(x)) } else { self.product(x) }
     }
 
     fn product(&self, x: &Tensor) -> Tensor {
@@ -86,6 +81,46 @@ impl Linear {
         }
         Some(out)
     }
+}
+
+/// `of` applied to each `x[b]` by itself on a CPU, and to all at once elsewhere: the work of many is
+/// cut among vectors and threads where that of one is not.
+pub(crate) fn alone(x: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let count = x.size()[0];
+    if x.device() != Device::Cpu || count < 2 {
+        return of(x);
+    }
+    Tensor::cat(&(0..count).map(|b| of(&x.narrow(0, b, 1))).collect::<Vec<_>>(), 0)
+}
+
+/// x·Φ(x).
+pub(crate) fn gelu(x: Tensor) -> Tensor {
+    activated(x, gelu_in_place, |x| x.gelu("none"))
+}
+
+/// The GELU with a tanh in place of Φ.
+pub(crate) fn gelu_tanh(x: Tensor) -> Tensor {
+    activated(x, gelu_tanh_in_place, |x| x.gelu("tanh"))
+}
+
+/// x·σ(x).
+pub(crate) fn silu(x: Tensor) -> Tensor {
+    activated(x, silu_in_place, Tensor::silu)
+}
+
+/// A function of each element: without a tape on a CPU by `own` kernels, in place, since libtorch's
+/// round the elements that fill no vector otherwise, and which these are depends on shape and threads.
+fn activated(x: Tensor, own: fn(&mut [f32]), libtorch: fn(&Tensor) -> Tensor) -> Tensor {
+    let known = matches!(x.kind(), Kind::Float | Kind::BFloat16);
+    if !known || x.requires_grad() {
+        return libtorch(&x);
+    }
+    let mut out = cast(&x, Kind::Float);
+    // SAFETY: the callers' own results, which nothing else has.
+    let Some(values) = (unsafe { slice_mut(&mut out) }) else { return libtorch(&x) };
+    let piece = pool::piece(values.len(), 4);
+    pool::each(values.chunks_mut(piece).collect(), &own);
+    cast(&out, x.kind())
 }
 
 /// LayerNorm over the last dimension.

@@ -7,7 +7,7 @@ use ao_core::family::Activation;
 use tch::{IndexOp, Kind, Tensor};
 
 use super::attention::Attention;
-use super::layers::{Linear, NORM_EPS, cast, rms_norm};
+use super::layers::{Linear, NORM_EPS, cast, gelu, gelu_tanh, rms_norm, silu};
 use super::weights::Weights;
 
 /// What a norm divides by.
@@ -114,11 +114,11 @@ impl Block {
 
     /// (…, C) to (…, C), in the compute kind.
     pub(super) fn mlp(&self, h: &Tensor) -> Tensor {
-        let approximate = match self.activation {
-            Activation::Gelu => "none",
-            Activation::GeluTanh => "tanh",
-        };
-        self.mlp_proj.forward(&self.c_fc.forward(h).gelu(approximate))
+        let h = self.c_fc.forward(h);
+        self.mlp_proj.forward(&match self.activation {
+            Activation::Gelu => gelu(h),
+            Activation::GeluTanh => gelu_tanh(h),
+        })
     }
 }
 
@@ -213,7 +213,7 @@ impl Transformer {
             Target::Next | Target::Input(_) | Target::Halves => return Conditioning::default(),
         };
         let c = last.weight.size()[0] / 2;
-        let silu = codes.silu(); // (T, cond)
+        let silu = silu(codes.copy()); // (T, cond)
         // Adding one to the scales here spares an addition per row and block.
         let mut ones = vec![0f32; 6 * c as usize];
         for at in [1, 4] {

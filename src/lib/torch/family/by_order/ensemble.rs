@@ -11,9 +11,8 @@ use ao_core::score::orderings::{
     all_orderings, curve_sizes, distinct, mean_probability, orderings, subset,
 };
 
-use super::prefixes::{Orderings, Prefix, at_once, predict};
+use super::prefixes::{Orderings, Passes, Prefix, at_once, predict};
 use crate::family::traits::{Scored, Work};
-use crate::network::Network;
 
 /// How an ensemble is scored.
 #[derive(Debug, Clone)]
@@ -40,12 +39,7 @@ impl Ensemble {
     ///
     /// # Errors
     /// Only from libtorch.
-    pub fn score(
-        &self,
-        network: &dyn Network,
-        works: &[Work],
-        cost: &mut Cost,
-    ) -> Result<Vec<Scored>> {
+    pub fn score(&self, passes: Passes, works: &[Work], cost: &mut Cost) -> Result<Vec<Scored>> {
         let given = self.given;
         let steps: Vec<Vec<usize>> = works
             .iter()
@@ -86,8 +80,8 @@ impl Ensemble {
                 lines.push(prefix(work, &steps[short..], Orderings::Drawn(line)));
             }
         }
-        let whole = predict_all(network, &mut whole, cost)?;
-        let lines = predict_all(network, &mut lines, cost)?;
+        let whole = predict_all(passes, &mut whole, cost)?;
+        let lines = predict_all(passes, &mut lines, cost)?;
 
         let (mut whole, mut lines) = (whole.into_iter(), lines.into_iter());
         let mut scored = Vec::with_capacity(works.len());
@@ -166,15 +160,11 @@ impl Ensemble {
 }
 
 /// NLL of all prefixes, as many together as a pass is meant for.
-fn predict_all(
-    network: &dyn Network,
-    prefixes: &mut [Prefix],
-    cost: &mut Cost,
-) -> Result<Vec<Vec<f64>>> {
+fn predict_all(passes: Passes, prefixes: &mut [Prefix], cost: &mut Cost) -> Result<Vec<Vec<f64>>> {
     let longest = prefixes.iter().map(Prefix::longest).max().unwrap_or(0);
     let mut nll = Vec::with_capacity(prefixes.len());
-    for part in prefixes.chunks_mut(at_once(network, longest)) {
-        nll.extend(predict(network, part, cost)?);
+    for part in prefixes.chunks_mut(at_once(passes.0, longest)) {
+        nll.extend(predict(passes, part, cost)?);
     }
     Ok(nll)
 }

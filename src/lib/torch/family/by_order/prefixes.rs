@@ -12,6 +12,7 @@ use ao_core::score::Cost;
 use ao_core::score::orderings::Ordering;
 use tch::{Device, Kind};
 
+use crate::decode::few_row::FewRow;
 use crate::network::attention::{Cache, CachedRow};
 use crate::network::{Network, cached_pass};
 
@@ -19,6 +20,9 @@ use crate::network::{Network, cached_pass};
 const ROWS: usize = 2048;
 /// Most bytes of keys and values that are held.
 const CACHE_BYTES: usize = 1 << 30;
+
+/// A network, and its passes by the toolkit's own kernels where they serve it.
+pub type Passes<'a> = (&'a dyn Network, Option<&'a FewRow>);
 
 /// Where a prefix's orderings come from.
 pub enum Orderings {
@@ -69,12 +73,13 @@ pub fn at_once(network: &dyn Network, length: usize) -> usize {
     (4 * rows / length.max(1)).clamp(1, 256).min((CACHE_BYTES / prefix.max(1)).max(1))
 }
 
-/// NLL in nats of each prefix's predicted tokens, in the order of its steps.
+/// NLL in nats of each prefix's predicted tokens, in the order of its steps; passes are made by
+/// `few_row` where there is one.
 ///
 /// # Errors
 /// Only from libtorch.
 pub fn predict(
-    network: &dyn Network,
+    (network, few_row): Passes,
     prefixes: &mut [Prefix],
     cost: &mut Cost,
 ) -> Result<Vec<Vec<f64>>> {
@@ -107,7 +112,10 @@ pub fn predict(
         }
         cost.rows_forwarded += rows.len() as u64;
         cost.rows_through_head += live.len() as u64;
-        let hidden = cached_pass(network, &rows, &last, &mut cache);
+        let hidden = match few_row {
+            Some(few_row) => few_row.pass(&rows, &last, &mut cache),
+            None => cached_pass(network, &rows, &last, &mut cache),
+        };
         let scores = base.head.nll(&hidden, &targets);
         for (sequence, score) in live.into_iter().zip(scores) {
             nll[sequence].push(score);

@@ -7,6 +7,7 @@ use ao_core::{Error, Result};
 use serde_json::Value;
 
 use super::ensemble::Ensemble;
+use crate::decode::few_row::FewRow;
 use crate::family::traits::{ScoreSettings, Scored, Scorer, Work};
 use crate::network::attention::Causal;
 use crate::network::{Network, OrderedTexts};
@@ -17,6 +18,8 @@ pub struct OrderScorer {
     pub network: Box<dyn Network>,
     orders: String,
     ensemble: Option<Ensemble>,
+    /// Its passes in ensembles.
+    few_row: Option<FewRow>,
     cost: Cost,
 }
 
@@ -57,7 +60,8 @@ impl OrderScorer {
             seed: settings.seed,
             given: network.base().given(),
         });
-        Ok(OrderScorer { network, orders, ensemble, cost: Cost::default() })
+        let few_row = ensemble.as_ref().and_then(|_| FewRow::new(network.as_ref()));
+        Ok(OrderScorer { network, orders, ensemble, few_row, cost: Cost::default() })
     }
 
     /// Along the works' orders. On a CPU only texts of one length go through the network together:
@@ -120,8 +124,8 @@ impl Scorer for OrderScorer {
                 let on_cpu = self.network.base().device() == tch::Device::Cpu;
                 let mut scored = Vec::with_capacity(works.len());
                 for part in works.chunks(if on_cpu { 1 } else { works.len().max(1) }) {
-                    let (network, cost) = (self.network.as_ref(), &mut self.cost);
-                    scored.extend(ensemble.score(network, part, cost)?);
+                    let passes = (self.network.as_ref(), self.few_row.as_ref());
+                    scored.extend(ensemble.score(passes, part, &mut self.cost)?);
                 }
                 Ok(scored)
             }

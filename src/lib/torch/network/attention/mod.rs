@@ -2,7 +2,7 @@
 
 mod cache;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 pub use cache::{Cache, CacheMemory, CacheShape, CachedAttention, CachedRow};
 
@@ -38,8 +38,7 @@ impl Attention for Causal {
 
     fn look(&mut self, _: usize, q: &Tensor) -> Tensor {
         let [k, v] = self.kept.take().expect("a network stores before it looks");
-        let none = None::<&Tensor>;
-        Tensor::scaled_dot_product_attention(q, &k, &v, none, self.dropout, true, None, false)
+        attend([q, &k, &v], None, self.dropout, true)
     }
 }
 
@@ -72,7 +71,24 @@ impl Attention for Bidirectional {
 
     fn look(&mut self, _: usize, q: &Tensor) -> Tensor {
         let [k, v] = self.kept.take().expect("a network stores before it looks");
-        let mask = self.mask.as_ref();
-        Tensor::scaled_dot_product_attention(q, &k, &v, mask, 0.0, false, None, false)
+        attend([q, &k, &v], self.mask.as_ref(), 0.0, false)
     }
+}
+
+/// Rows of queries that libtorch's kernel takes together, or a multiple of them.
+const TOGETHER: i64 = 32;
+
+/// What queries find among keys and values, (B, H, R, hs) each.
+///
+/// On a CPU libtorch rounds products of few rows by where they lie in memory, which depends on the
+/// threads and on the neighbours; rows of zeros that nobody reads fill each part of the queries.
+fn attend([q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, dropout: f64, causal: bool) -> Tensor {
+    let of = |q: &Tensor| {
+        Tensor::scaled_dot_product_attention(q, k, v, mask, dropout, causal, None, false)
+    };
+    let rows = q.size()[2];
+    if q.device() != Device::Cpu || q.requires_grad() || mask.is_some() || rows % TOGETHER == 0 {
+        return of(q);
+    }
+    of(&q.constant_pad_nd([0, 0, 0, TOGETHER - rows % TOGETHER])).narrow(2, 0, rows)
 }
