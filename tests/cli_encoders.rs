@@ -161,8 +161,8 @@ fn bounds_by_given_masks_are_those_of_the_published_code() {
     for (arch, form, levels, published) in [
         ("radd", "lambda", Some("lambda_value"), "lambda_dce"),
         ("radd", "k", None, "k_dce"),
-        ("mdlm", "t", Some("t"), "nelbo_weight_1_over_t"),
-        ("sedd", "score-entropy", Some("t"), "dwdse_loss"),
+        ("mdlm", "t:published", Some("t"), "nelbo_weight_1_over_t"),
+        ("sedd", "score-entropy:published", Some("t"), "dwdse_loss"),
     ] {
         let case = Case::new(arch);
         let (config, _) = golden_config(arch);

@@ -130,7 +130,8 @@ impl Validation {
                 Ok(())
             })?;
             let mean = stats::mean_per_token(&sums, &counts);
-            let masks = scorer.manner().bound.map(|form| format!("{form}, {} a sequence", way.mc));
+            let manner = scorer.manner();
+            let masks = manner.bound.as_ref().map(|form| format!("{form}, {} a sequence", way.mc));
             Ok(EvalRecord {
                 r#type: "eval",
                 step,
@@ -139,6 +140,7 @@ impl Validation {
                 estimate: scorer.estimate().unwrap_or_else(|| orders.estimate()),
                 orders: along,
                 masks,
+                manner,
                 nll_nats_per_token: mean.mean,
                 std_error: Some(mean.std_error).filter(|e| e.is_finite()),
                 perplexity: mean.mean.exp(),
