@@ -48,10 +48,13 @@ prepare wikitext2 "$(find_one 'wikitext-2-raw/wiki.train.raw' 'wikitext-2-raw-v1
 prepare wikitext103 "$(find_one 'wikitext-103-raw/wiki.test.raw' 'wikitext-103-raw-v1/test*.parquet')" \
   "wikitext-103-raw/wiki.test.raw, from wikitext-103-raw-v1.zip (Merity et al. 2016), or test*.parquet of wikitext-103-raw-v1 (Salesforce/wikitext on Hugging Face)" \
   --detokenizer wikitext --keep-newline
-# ptb_text_only strips its lines; its field is `sentence`.
-prepare ptb "$(find_one 'ptb.test.txt' 'ptb_text_only/test*.parquet')" \
+# ptb_text_only strips its lines; its field is `sentence`, where there are fields.
+ptb=$(find_one 'ptb.test.txt' 'ptb_text_only/test*.parquet')
+case $ptb in *.parquet) ptb_field='--field sentence' ;; *) ptb_field= ;; esac
+# shellcheck disable=SC2086 # no word, or two
+prepare ptb "$ptb" \
   "ptb.test.txt, from simple-examples.tgz (Mikolov), or test*.parquet of ptb_text_only (Hugging Face)" \
-  --detokenizer ptb --strip --field sentence
+  --detokenizer ptb --strip $ptb_field
 prepare lambada "$(find_one 'lambada_test.jsonl')" \
   "lambada_test.jsonl, OpenAI's version (openaipublic gpt-2 data, or EleutherAI/lambada_openai on Hugging Face)" \
   --detokenizer lambada

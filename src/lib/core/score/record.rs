@@ -326,7 +326,8 @@ impl Totals {
         self.parts.len() as u64
     }
 
-    fn tokens(&self) -> u64 {
+    /// Tokens so far.
+    pub fn tokens(&self) -> u64 {
         self.parts.iter().map(|p| p.tokens).sum()
     }
 

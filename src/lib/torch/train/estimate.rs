@@ -177,6 +177,15 @@ impl Estimate {
         if self.total() <= memory_bytes {
             return Ok(());
         }
+        let fixed = self.weights + self.gradients + self.moments + self.averages;
+        if fixed > memory_bytes {
+            return Err(Error::usage(format!(
+                "--model: weights, gradients and averages take about {} MiB and this machine has {}; \
+                 take a smaller model",
+                mib(fixed),
+                mib(memory_bytes)
+            )));
+        }
         Err(Error::usage(format!(
             "--batch-size {}: a step takes about {} MiB and this machine has {}; lower it, and give \
              --accumulate for as many tokens a step",

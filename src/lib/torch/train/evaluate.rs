@@ -8,8 +8,8 @@ use std::time::Instant;
 use ao_core::family::ModelConfig;
 use ao_core::orders::OrderSource;
 use ao_core::process::Objective;
-use ao_core::stats;
-use ao_core::tokens::{Blocks, Dataset, OpenOptions};
+use ao_core::score::{Design, Levels, SequenceRecord, Totals};
+use ao_core::tokens::{Blocks, Dataset, Documents, OpenOptions};
 use ao_core::{Error, Result};
 
 use super::metrics::EvalRecord;
@@ -112,7 +112,11 @@ impl Validation {
             let named = along.as_deref().unwrap_or("l2r");
             let source = OrderSource::open(named, model.config.block_size(), SEED)?;
             let mut orders = Orders::new(source, way.mc);
-            let (mut sums, mut counts) = (Vec::new(), Vec::new());
+            let estimate = scorer.estimate().unwrap_or_else(|| orders.estimate());
+            let manner = scorer.manner();
+            let levels = manner.bound.as_ref().map(|_| Levels::new(SEED));
+            let mut totals = Totals::new(Design { levels, cluster: None });
+            let documents = Documents::new(self.blocks.clone());
             self.batches(|first, texts| {
                 let mut works = Vec::new();
                 for (index, tokens) in (first..).zip(texts) {
@@ -122,30 +126,31 @@ impl Validation {
                     }
                 }
                 let mut scored = scorer.score(&works)?.into_iter();
-                for tokens in texts {
-                    let own = scored.by_ref().take(way.mc as usize);
-                    sums.push(own.map(|s| s.sum).sum::<f64>() / way.mc as f64);
-                    counts.push(tokens.len().saturating_sub(scorer.given()) as u64);
+                for (index, tokens) in (first..).zip(texts) {
+                    let sums = scored.by_ref().take(way.mc as usize).map(|s| s.sum).collect();
+                    let count = tokens.len().saturating_sub(scorer.given()) as u64;
+                    let mut record = SequenceRecord::new(index, count, estimate, sums, None);
+                    record.document = documents.of_block(index, tokens)?;
+                    totals.add(&record);
                 }
                 Ok(())
             })?;
-            let mean = stats::mean_per_token(&sums, &counts);
-            let manner = scorer.manner();
+            let (mean, errors) = (totals.mean(), totals.errors());
             let masks = manner.bound.as_ref().map(|form| format!("{form}, {} a sequence", way.mc));
             Ok(EvalRecord {
                 r#type: "eval",
                 step,
                 weights: name.into(),
                 objective,
-                estimate: scorer.estimate().unwrap_or_else(|| orders.estimate()),
+                estimate,
                 orders: along,
                 masks,
                 manner,
-                nll_nats_per_token: mean.mean,
-                std_error: Some(mean.std_error).filter(|e| e.is_finite()),
-                perplexity: mean.mean.exp(),
-                sequences: mean.sequences,
-                token_count: mean.tokens,
+                nll_nats_per_token: mean,
+                std_error: errors.all,
+                perplexity: mean.exp(),
+                sequences: totals.sequences(),
+                token_count: totals.tokens(),
                 seconds: started.elapsed().as_secs_f64(),
             })
         };

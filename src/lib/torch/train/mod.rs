@@ -14,6 +14,7 @@ mod options;
 mod plan;
 mod run_folder;
 mod schedule;
+mod settings;
 mod start;
 #[cfg(test)]
 pub(crate) mod test_support;

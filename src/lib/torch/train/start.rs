@@ -19,6 +19,7 @@ use super::optimizer::Optimizer;
 use super::options::TrainArgs;
 use super::plan::Plan;
 use super::run_folder::{RunFolder, STATE_VERSION, TrainerState};
+use super::settings::RunSettings;
 use super::trainer::Trainer;
 use crate::clock::Clock;
 use crate::device::Runtime;
@@ -113,12 +114,12 @@ impl Trainer {
         record["peak"] = json!(ceiling);
         metrics.write(&record)?;
 
-        let size = &args.size;
+        let settings = RunSettings::of(&args);
         let loader = Loader::start(
             plan.sequences,
-            size.steps.saturating_sub(state.step),
-            size.batch_size as usize,
-            size.accumulate as usize,
+            settings.steps.saturating_sub(state.step),
+            settings.batch_size,
+            settings.accumulate,
         )?;
         Ok(Trainer {
             before: (state.step, state.tokens),
@@ -142,7 +143,7 @@ impl Trainer {
             state,
             saved,
             runtime,
-            args,
+            settings,
         })
     }
 }

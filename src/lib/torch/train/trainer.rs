@@ -22,6 +22,7 @@ use super::options::{LossPer, TrainArgs};
 use super::plan::Plan;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
+use super::settings::RunSettings;
 use crate::clock::{Clock, Phase};
 use crate::device::{self, Runtime};
 use crate::family::{Learner, Micro, Model};
@@ -66,7 +67,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
 
 /// A run in progress.
 pub(super) struct Trainer {
-    pub(super) args: TrainArgs,
+    pub(super) settings: RunSettings,
     pub(super) runtime: Runtime,
     pub(super) config: ModelConfig,
     pub(super) objective: Objective,
@@ -93,8 +94,8 @@ pub(super) struct Trainer {
 
 impl Trainer {
     fn train(mut self) -> Result<()> {
-        let quiet = self.args.quiet.quiet;
-        let mut progress = Progress::new("steps", Some(self.args.size.steps), quiet);
+        let quiet = self.settings.quiet;
+        let mut progress = Progress::new("steps", Some(self.settings.steps), quiet);
         progress.begin_at(self.state.step, self.state.tokens);
         let mut logged = (Instant::now(), self.state.tokens);
         let stopped_by = loop {
@@ -121,7 +122,7 @@ impl Trainer {
             self.state.seconds += started.elapsed().as_secs_f64();
             let step = self.state.step;
             let ends = signals::interrupted().is_err() || self.reason_to_stop().is_some();
-            if ends || step.is_multiple_of(self.args.save.log_every) {
+            if ends || step.is_multiple_of(self.settings.log_every) {
                 let seconds = logged.0.elapsed().as_secs_f64();
                 record.seconds = self.state.seconds;
                 record.tokens_per_second = (self.state.tokens - logged.1) as f64 / seconds;
@@ -134,12 +135,12 @@ impl Trainer {
             if signals::interrupted().is_err() {
                 break "signal";
             }
-            let every = self.args.eval.eval_every;
+            let every = self.settings.eval_every;
             if every > 0 && step.is_multiple_of(every) {
                 self.evaluate(&progress)?;
                 logged.0 = Instant::now();
             }
-            if step.is_multiple_of(self.args.save.save_every) {
+            if step.is_multiple_of(self.settings.save_every) {
                 self.save()?;
                 logged.0 = Instant::now();
             }
@@ -157,19 +158,7 @@ impl Trainer {
 
     /// The reason to stop, if there is one.
     fn reason_to_stop(&self) -> Option<&'static str> {
-        let (size, state) = (&self.args.size, &self.state);
-        let flops = state.tokens as f64 * self.flops_per_token;
-        if state.step >= size.steps {
-            Some("steps")
-        } else if size.max_tokens.is_some_and(|most| state.tokens >= most) {
-            Some("max_tokens")
-        } else if size.max_seconds.is_some_and(|most| state.seconds >= most) {
-            Some("max_seconds")
-        } else if size.max_flops.is_some_and(|most| flops >= most) {
-            Some("max_flops")
-        } else {
-            None
-        }
+        self.settings.reached(&self.state, self.flops_per_token)
     }
 
     /// Tokens a second as a fraction of the peak.
@@ -224,7 +213,7 @@ impl Trainer {
         let dropout = self.config.dropout();
         let first = self.state.sequences;
         let count: u64 = data.micro.iter().map(|texts| texts.len() as u64).sum();
-        let scale = match self.args.optimizer.loss_per {
+        let scale = match self.settings.loss_per {
             LossPer::Token => of_tokens,
             LossPer::Sequence => 1.0 / count.max(1) as f64,
         };
@@ -232,7 +221,7 @@ impl Trainer {
         let mut taken = first;
         for (i, texts) in data.micro.iter().enumerate() {
             if dropout > 0.0 {
-                tch::manual_seed(dropout_seed(self.args.seed.seed, self.state.step, i as u64));
+                tch::manual_seed(dropout_seed(self.settings.seed, self.state.step, i as u64));
             }
             let micro = Micro { texts, index: taken, first, count, scale, dropout };
             let gradients = self.optimizer.gradients();
@@ -250,7 +239,7 @@ impl Trainer {
             self.state.skipped_in_a_row = 0;
         } else {
             self.state.skipped_in_a_row += 1;
-            if self.state.skipped_in_a_row > self.args.optimizer.skip_nonfinite {
+            if self.state.skipped_in_a_row > self.settings.skip_nonfinite {
                 let error = self.nonfinite(number, loss, norm);
                 let note = Some("not finite: the run stops here".to_owned());
                 let tokens = self.state.tokens + counted as u64;
@@ -348,7 +337,7 @@ impl Trainer {
                 n_vocab_used: Some(self.vocab_used),
                 kind,
                 ema_decay: decay,
-                ema_warmup: decay.map(|_| !self.args.optimizer.no_ema_warmup),
+                ema_warmup: decay.map(|_| self.settings.ema_warmup),
                 step: self.state.step,
                 tokens_seen: self.state.tokens,
                 created_by: format!("ao-train {}", cli::VERSION),
@@ -364,7 +353,7 @@ impl Trainer {
             self.optimizer.write(&folder.join("optimizer.st"), &metadata(Kind::Model, None))
         })?;
         self.saved = Some(self.state.step);
-        self.folder.rotate(self.args.save.keep_last, self.args.save.keep_every)?;
+        self.folder.rotate(self.settings.keep_last, self.settings.keep_every)?;
         self.clock.lap(Phase::Save);
         Ok(())
     }

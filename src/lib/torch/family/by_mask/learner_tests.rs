@@ -150,7 +150,7 @@ fn gradients_by_hand_from_masked_rows_alone_are_those_of_plain_autograd() {
     let texts = texts(8);
     for case in cases() {
         let (plain_loss, plain) = by_autograd(&case, &texts);
-        for (compute, bound) in [(Kind::Double, 1e-9), (Kind::Float, 1e-4), (Kind::BFloat16, 5e-2)]
+        for (compute, bound) in [(Kind::Double, 1e-9), (Kind::Float, 1e-4), (Kind::BFloat16, 8e-2)]
         {
             let (loss, gradients) = by_step(&case, compute, &texts, 8);
             let name = format!("{} {:?}, {compute:?}", case.0.arch(), case.1);

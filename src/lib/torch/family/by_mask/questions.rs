@@ -60,9 +60,9 @@ impl<'a> Asker<'a> {
         self.each(questions, |network, rows, targets, _| network.base().head.nll(rows, targets))
     }
 
-    /// The family's loss at every asked position: score entropy in units of a = 1/(e^σ̄ − 1) for
-    /// concrete scores ([`crate::network::Head::score_entropy`]), NLL for log-probabilities.
-    pub fn losses(&mut self, questions: &[Question]) -> Vec<Vec<f64>> {
+    /// Score entropy at every asked position in units of a = 1/(e^σ̄ − 1)
+    /// ([`crate::network::Head::score_entropy`]); NLL where a family has no scores.
+    pub fn score_entropy(&mut self, questions: &[Question]) -> Vec<Vec<f64>> {
         let Some(scores) = masks(self.network).scores else { return self.nll(questions) };
         self.each(questions, |network, rows, targets, part| {
             let shift = |q: &Question| scores.shift(q.masked.sigma);
