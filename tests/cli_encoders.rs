@@ -175,7 +175,10 @@ fn forms_over_the_time_are_bounds_and_the_published_ones_go_by_their_name() {
     ] {
         let found = case.score(&["--elbo", form, "--mc", "2", "--max-sequences", "2"]);
         let summary = found.last().unwrap();
-        assert_eq!((&summary["bound"], &summary["orders"]["draws"]), (&named.into(), &named.into()));
+        assert_eq!(
+            (&summary["bound"], &summary["orders"]["draws"]),
+            (&named.into(), &named.into())
+        );
         let published = named.ends_with(":published");
         assert_eq!(summary["estimate"], if published { "surrogate" } else { "bound" }, "{form}");
         let timed = published || ["t-dce", "score-entropy"].contains(&named);

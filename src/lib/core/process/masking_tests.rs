@@ -199,8 +199,9 @@ fn what_the_published_form_leaves_out_are_the_ends() {
     // A masked token's NLL grows from 1.5 to 7.6 with the number of masks.
     let n = 5;
     let of_count = |k: usize| 1.5 + 6.1 * ((k - 1) as f64 / 4.0).powi(2);
-    let table: Vec<f64> =
-        (0..n << n).map(|at: usize| of_count((n - (at / n).count_ones() as usize).max(1))).collect();
+    let table: Vec<f64> = (0..n << n)
+        .map(|at: usize| of_count((n - (at / n).count_ones() as usize).max(1)))
+        .collect();
     let bound = over_orders(&table, n) / n as f64;
     let published = over_times(masking(Objective::TDce), &table, n) / n as f64;
     let expected = (bound - 0.000_999 * of_count(1) - 0.001 * of_count(n)) / 0.999;
