@@ -60,10 +60,13 @@ fn the_setting_of_mdlms_table_is_prepared_and_no_other_run_claims_it() {
         path.display().to_string()
     };
     let long = "the tide rose over the harbour , ".repeat(30);
-    let train = "text/news.en-00001-of-00100";
+    let train = "text/training-monolingual/news.en-00001-of-00100";
     write(train, format!("The tide rose .\nIt rose over the harbour .\n{long}\n").repeat(12));
-    write("text/news.en.heldout-00000-of-00050", "It rose .\n".into());
-    write("text/news.en.heldout-00049-of-00050", format!("{long}\nThe harbour .\n"));
+    write("text/heldout-monolingual/news.en.heldout-00000-of-00050", "It rose .\n".into());
+    write(
+        "text/heldout-monolingual/news.en.heldout-00049-of-00050",
+        format!("{long}\nThe harbour .\n"),
+    );
     let lm1b = format!("LM1B={}", folder.join("text").display());
     let bert = format!("BERT={}", write("bert.json", word_pieces(30_522).to_string()));
     let small = format!("BERT={}", write("small.json", word_pieces(300).to_string()));
