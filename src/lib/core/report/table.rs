@@ -93,7 +93,7 @@ pub(super) fn estimate(s: &Summary) -> String {
         (Estimate::Exact, _) => "exact".into(),
         (Estimate::Bound, Some(form)) => format!("{form} bound{}", several("draws")),
         (Estimate::Surrogate, form) => {
-            format!("{}, no bound{}", form.as_deref().unwrap_or("loss"), several("draws"))
+            format!("{}{}", form.as_deref().unwrap_or("loss"), several("draws"))
         }
         (Estimate::Bound, None) => format!("bound{}", several("orders")),
         (Estimate::Ensemble, _) => format!("ensemble of {}{}", s.ensemble, several("orders")),
