@@ -34,6 +34,7 @@ include $(sort $(wildcard pipelines/*.mk))
 help:
 	@echo 'make pipelines/lm1b-small   real text to a trained any-order GPT, its samples and scores (CPU: 10 minutes)'
 	@echo '                            LM1B=FILE.tar.gz|FOLDER for the One Billion Word data, SIZE=cpu|gpu'
+	@echo '                            PROTOCOL=mdlm BERT=tokenizer.json for the setting of MDLM’s LM1B table'
 	@echo 'make pipelines/toy          the same chain on text in testdata/, under a minute'
 	@echo 'make pipelines/zero-shot    CKPT=FILE|RUN on the zero-shot sets that are there, as a table with errors'
 	@echo 'make test                   every test'

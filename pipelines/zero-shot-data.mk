@@ -3,7 +3,8 @@
 #   make data/zero-shot ZERO_SHOT=FOLDER                          what FOLDER holds of them
 #   make data/zero-shot ZERO_SHOT=FOLDER ZERO_SHOT_PACK=compat    packed as for the printed tables
 #
-# Each set lands in data/zero-shot/NAME, for ao-score --shards. Sets that are there are kept.
+# Figures compare with the zero-shot columns of AO-GPT, RADD and SEDD only if they are packed so: GPT-2's
+# ids, blocks of 1,024. Each set lands in data/zero-shot/NAME, for ao-score --shards. Sets that are there are kept.
 
 ZERO_SHOT ?=
 ZERO_SHOT_PACK ?= stream

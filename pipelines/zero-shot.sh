@@ -14,12 +14,20 @@ shift 9
 [ "$positions" = all ] && subset= || subset="--positions $positions"
 mkdir -p "$out"
 
+# The printed columns: GPT-2's ids, packed as the published loaders do, and the whole of each set.
+setting="GPT-2 ids, compat packing: with a model of 1,024 tokens the setting of AO-GPT's zero-shot columns."
+other() { setting="Not comparable with published tables: $1."; }
+[ "$positions" = all ] || case $methods in *ensemble*) other "the ensemble scores $positions positions a sequence" ;; esac
+case " $* " in *' --max-sequences'* | *' --skip'*) other "a part of each set" ;; esac
+
 files=
 for set in wikitext2 wikitext103 ptb lambada lm1b; do
   if [ ! -e "$data/$set/manifest.json" ]; then
     echo "zero-shot: $data/$set is not there and is left out; make data/zero-shot ZERO_SHOT=FOLDER makes it" >&2
     continue
   fi
+  grep -q '"rule": "compat"' "$data/$set/manifest.json" || other "not compat packing (ZERO_SHOT_PACK=compat)"
+  grep -q '"vocab_size": 50257,' "$data/$set/manifest.json" || other "not GPT-2's ids"
   for method in $methods; do
     case $method in
       l2r) how="--orders l2r" ;;
@@ -41,6 +49,7 @@ done
 {
   "$bin/ao-summary" --table $files
   echo
+  echo "$setting"
   echo "wikitext2 is the train split, which the published loaders score under that name."
   echo "An any-order model scores every token; one that reads from left to right is given the first of each block."
 } >"$out/table.md.tmp"

@@ -157,12 +157,52 @@ fn without_orders_the_score_is_the_familys_bound_by_name() {
 }
 
 #[test]
+fn forms_over_the_time_are_bounds_and_the_published_ones_go_by_their_name() {
+    let case = Case::new("mdlm");
+    let (config, _) = golden_config("mdlm");
+    let mut config = config.to_json();
+    config["noise_eps"] = 1e-3.into();
+    case.write("model.json", &config.to_string());
+    let sedd = Case::new("sedd");
+    for (case, form, named) in [
+        (&case, "t", "t-dce"),
+        (&case, "t:published", "t-dce:published"),
+        (&case, "t-dce:published", "t-dce:published"),
+        (&case, "lambda", "lambda-dce"),
+        (&case, "auto", "k-dce"),
+        (&sedd, "auto", "score-entropy"),
+        (&sedd, "score-entropy:published", "score-entropy:published"),
+    ] {
+        let found = case.score(&["--elbo", form, "--mc", "2", "--max-sequences", "2"]);
+        let summary = found.last().unwrap();
+        assert_eq!(
+            (&summary["bound"], &summary["orders"]["draws"]),
+            (&named.into(), &named.into())
+        );
+        let published = named.ends_with(":published");
+        assert_eq!(summary["estimate"], if published { "surrogate" } else { "bound" }, "{form}");
+        let timed = published || ["t-dce", "score-entropy"].contains(&named);
+        let ends = if timed { (1e-3, 1e-3) } else { (0.0, 0.0) };
+        let told = ["time_floor", "noise_eps"].map(|key| summary[key].as_f64().unwrap());
+        assert_eq!((told[0], told[1]), ends, "{form}: {summary}");
+    }
+    // Times of a file have no ends, and ε leaves something at time 1.
+    case.write("masks.jsonl", "{\"masked\":[1],\"level\":0.5}\n");
+    let score = env!("CARGO_BIN_EXE_ao-score");
+    let call = ["--shards", "data", "--elbo", "t", "--masks", "masks.jsonl"];
+    case.refuses(score, &call, "say --elbo t-dce:published");
+    config["noise_eps"] = 1.into();
+    case.write("model.json", &config.to_string());
+    case.refuses(score, &["--shards", "data"], "noise_eps 1: must be at least 0 and below 1");
+}
+
+#[test]
 fn bounds_by_given_masks_are_those_of_the_published_code() {
     for (arch, form, levels, published) in [
         ("radd", "lambda", Some("lambda_value"), "lambda_dce"),
         ("radd", "k", None, "k_dce"),
-        ("mdlm", "t", Some("t"), "nelbo_weight_1_over_t"),
-        ("sedd", "score-entropy", Some("t"), "dwdse_loss"),
+        ("mdlm", "t:published", Some("t"), "nelbo_weight_1_over_t"),
+        ("sedd", "score-entropy:published", Some("t"), "dwdse_loss"),
     ] {
         let case = Case::new(arch);
         let (config, _) = golden_config(arch);

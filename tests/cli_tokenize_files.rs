@@ -255,3 +255,39 @@ fn a_signal_is_heard_inside_one_huge_document() {
     assert!(asked.elapsed().as_secs_f64() < 2.0, "{:?}", asked.elapsed());
     assert!(room.path("out/resume.json").exists());
 }
+
+#[test]
+fn padded_rows_are_cut_and_keep_the_tokens_at_their_ends() {
+    let room = Room::new();
+    room.file("ids.jsonl", "[5,6,7,8,9]\n[5]\n[]\n[5,6]\n");
+    let ids = ["--ids", "--vocab-size", "20", "--pack", "pad", "--pad-length", "4"];
+    let of = |out: &str, more: &[&str]| {
+        room.ok(&[&ids[..], more, &["-o", out, "ids.jsonl"]].concat());
+        let shard = room.shard(out);
+        let words = shard[1024..].chunks_exact(2);
+        words.map(|b| u16::from_le_bytes([b[0], b[1]])).collect::<Vec<u16>>()
+    };
+    assert_eq!(of("plain", &["--eos", "none"]), [5, 6, 7, 8, 5, 5, 6]);
+    let both = ["--bos", "1", "--eos", "2"];
+    assert_eq!(of("both", &both), [1, 5, 6, 2, 1, 5, 2, 1, 5, 6, 2]);
+    let manifest = room.manifest("both");
+    assert_eq!(manifest["packing"], json!({"rule": "pad", "length": 4, "bos_id": 1}));
+    assert_eq!(manifest["totals"]["documents_cut"], 1);
+    assert_eq!(manifest["totals"]["empty_documents_dropped"], 1);
+    let kept = of("kept", &[&both[..], &["--keep-empty"]].concat());
+    assert_eq!(kept, [1, 5, 6, 2, 1, 5, 2, 1, 2, 1, 5, 6, 2]);
+    room.ok(&["--inspect", "both"]);
+    // Text comes back without the ends, as far as it was kept, and its bytes are those of the rest.
+    room.file("a.txt", "one two three four five six\nseven\n");
+    let bos = ["--bos", "<|endoftext|>", "--pack", "pad", "--pad-length", "5"];
+    room.ok(&[&bos[..], &["-o", "text", "a.txt"]].concat());
+    assert_eq!(room.decoded("text"), b"one two three\nseven\n");
+    let totals = &room.manifest("text")["totals"];
+    assert_eq!((&totals["tokens"], &totals["documents_cut"]), (&8.into(), &1.into()));
+    assert_eq!(totals["bytes_of_text"], 27 * 3 / 6 + 5);
+    room.fails(&["--bos", "3", "-o", "no", "a.txt"], 2, &["--bos goes with --pack pad"]);
+    let call = [&bos[..4], &["--pad-length", "2", "-o", "no", "a.txt"]].concat();
+    room.fails(&call, 2, &["--pad-length 2: leaves no room"]);
+    let call = ["--bos", "[CLS]", "--pack", "pad", "-o", "no", "a.txt"];
+    room.fails(&call, 2, &["--bos [CLS]: no such special token"]);
+}

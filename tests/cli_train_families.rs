@@ -197,9 +197,9 @@ fn records_say_what_was_minimised_and_what_the_figures_are() {
         ("gpt2", &[], "l2r", "exact", "exact"),
         ("radd", &[], "lambda-dce", "bound", "bound"),
         ("radd", &["--objective", "k-dce"], "k-dce", "bound", "bound"),
-        ("mdlm", &[], "t-dce", "bound", "bound"),
+        ("mdlm", &[], "t-dce", "surrogate", "bound"),
         ("mdlm", &["--objective", "lambda-dce"], "lambda-dce", "bound", "bound"),
-        ("sedd", &[], "score-entropy", "bound", "bound"),
+        ("sedd", &[], "score-entropy", "surrogate", "bound"),
     ];
     for (i, (arch, flags, objective, estimate, of_eval)) in cases.into_iter().enumerate() {
         let usual = ["--steps", "2", "--val-shards", val, "--val-sequences", "9"];
@@ -219,6 +219,9 @@ fn records_say_what_was_minimised_and_what_the_figures_are() {
         let named = if arch == "sedd" { "score-entropy" } else { "k-dce" };
         let expected = if encoder { format!("{named}, 4 a sequence") } else { String::new() };
         assert_eq!(masks, expected, "{eval}");
+        let ends = ["time_floor", "noise_eps"].map(|key| eval[key].as_f64());
+        let told = if arch == "sedd" { Some(1e-3) } else { encoder.then_some(0.0) };
+        assert_eq!(ends, [told; 2], "{eval}");
     }
 }
 

@@ -41,6 +41,7 @@ fn sets_that_are_there_are_scored_in_every_way_and_tabled_with_errors() {
     }
     let table = std::fs::read_to_string(folder.join("out/table.md")).unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), table);
+    assert!(table.contains("Not comparable with published tables: not GPT-2's ids"), "{table}");
     let rows: Vec<&str> =
         table.lines().filter(|l| l.contains("ptb") || l.contains("lambada")).collect();
     assert_eq!(rows.len(), 6, "{table}");

@@ -14,6 +14,7 @@ More examples:
   ao-tokenize --field data.body -o data/train posts.jsonl.gz
   ao-tokenize --detokenizer lm1b --include '*training*/news*' -o data/train lm1b.tar.gz
   ao-tokenize --ids --vocab-size 96 --eos none --pack document -o data/x ids.jsonl
+  ao-tokenize --tokenizer bert.json --bos '[CLS]' --eos '[SEP]' --pack pad -o data/x lm1b
   ao-tokenize --decode data/train
   ao-tokenize --decode --tokenizer data/train/tokenizer.json < ids.jsonl
   ao-tokenize --inspect data/train";

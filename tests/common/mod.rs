@@ -110,6 +110,12 @@ pub fn noisy_network(config: &Value, kind: Kind) -> Box<dyn Network> {
     network(&config, &noisy_weights(&config, kind), kind)
 }
 
+/// A network as it is before training: the heads of encoders are 0, so that they are uniform.
+pub fn untrained_network(config: &Value, kind: Kind) -> Box<dyn Network> {
+    let config = ModelConfig::from_json(config).unwrap();
+    network(&config, &Weights::init(&config, 3, Device::Cpu).to_kind(kind), kind)
+}
+
 /// What draws from the same network.
 pub fn noisy_sampler(config: &Value, kind: Kind, settings: &SampleSettings) -> Box<dyn Sampler> {
     let config = ModelConfig::from_json(config).unwrap();

@@ -34,6 +34,10 @@ pub struct MdlmConfig {
     /// is 0).
     #[serde(default)]
     pub time_conditioning: bool,
+    /// ε of the noise schedule: a token is masked by time t with probability (1 − ε)t. The
+    /// published code has 1e-3; 0, if left out, is the paper's α = 1 − t.
+    #[serde(default)]
+    pub noise_eps: f64,
     /// Dropout on attention and residual branches.
     #[serde(default)]
     pub dropout: f64,
@@ -50,6 +54,9 @@ impl Architecture for Mdlm {
     fn read(&self, json: Map<String, Value>) -> Result<Box<dyn Config>, String> {
         let config: MdlmConfig = parse(json)?;
         config.shape().check()?;
+        if !(0.0..1.0).contains(&config.noise_eps) {
+            return Err(format!("noise_eps {}: must be at least 0 and below 1", config.noise_eps));
+        }
         Ok(Box::new(config))
     }
 }
@@ -73,7 +80,7 @@ impl Config for MdlmConfig {
             predicts_first: true,
             masks: Some(Masks {
                 id: self.shape().mask_id,
-                schedule: LogLinear { eps: 0.0 },
+                schedule: LogLinear { eps: self.noise_eps },
                 time_conditioned: self.time_conditioning,
                 scores: None,
             }),

@@ -84,12 +84,25 @@ pub enum Packing {
         /// Parts the documents are first split into.
         procs: u64,
     },
+    /// A block is one document, cut to `length` tokens when it was written; readers pad it.
+    Pad {
+        /// Most tokens of a document, those at its ends included.
+        length: u64,
+        /// The id that each document begins with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bos_id: Option<u32>,
+    },
 }
 
 impl Packing {
     /// Whether the documents' lengths lie beside the shards.
     pub fn needs_lengths(self) -> bool {
         self != Packing::Stream
+    }
+
+    /// The id that each document begins with.
+    pub fn bos_id(self) -> Option<u32> {
+        if let Packing::Pad { bos_id, .. } = self { bos_id } else { None }
     }
 }
 
@@ -103,6 +116,8 @@ pub struct Totals {
     pub tokens: u64,
     /// Bytes of text (UTF-8, after the detokenizer) that the tokens stand for.
     pub bytes_of_text: u64,
+    /// Documents that were cut to the length of a row.
+    pub documents_cut: u64,
     /// Documents of no text that were left out.
     pub empty_documents_dropped: u64,
     /// Lines of given ids that held none: empty lines and records of another type.
@@ -138,8 +153,9 @@ pub struct ShardEntry {
 }
 
 impl Totals {
-    /// Adds what was dropped and repaired; documents, tokens and bytes are counted on writing.
+    /// Adds what was dropped, cut and repaired; documents, tokens and bytes are counted on writing.
     pub fn add_repairs(&mut self, other: &Totals) {
+        self.documents_cut += other.documents_cut;
         self.empty_documents_dropped += other.empty_documents_dropped;
         self.records_skipped += other.records_skipped;
         self.bad_documents_skipped += other.bad_documents_skipped;
@@ -213,13 +229,14 @@ impl Manifest {
         {
             return Err(bad("compat packing needs rows and procs of at least 1".into()));
         }
-        if let Some(eos) = manifest.eos_id
-            && eos as usize >= manifest.vocab_size
-        {
-            return Err(bad(format!(
-                "eos_id {eos} lies outside the vocabulary of {}",
-                manifest.vocab_size
-            )));
+        if let Packing::Pad { length: 0, .. } = manifest.packing {
+            return Err(bad("pad packing needs a length of at least 1".into()));
+        }
+        for (key, id) in [("eos_id", manifest.eos_id), ("bos_id", manifest.packing.bos_id())] {
+            if let Some(id) = id.filter(|&id| id as usize >= manifest.vocab_size) {
+                let size = manifest.vocab_size;
+                return Err(bad(format!("{key} {id} lies outside the vocabulary of {size}")));
+            }
         }
         Ok(manifest)
     }

@@ -147,7 +147,7 @@ fn gpt2(settings: &Settings) -> Result<Value, String> {
 /// bert-base-uncased's vocabulary, whose mask is one of its own ids (MDLM's LM1B models).
 const BERT: (u64, u64) = (30_522, 103);
 
-/// MDLM's class counts the mask's row in `vocab_size`.
+/// MDLM's class counts the mask's row in `vocab_size`. Its config has no ε; the code has 1e-3.
 fn mdlm(settings: &Settings) -> Result<Value, String> {
     let rows = settings.count("vocab_size")?;
     let (vocab_size, mask_id) = match rows {
@@ -165,6 +165,7 @@ fn mdlm(settings: &Settings) -> Result<Value, String> {
         "n_embd": settings.count("hidden_dim")?,
         "cond_dim": settings.count("cond_dim")?,
         "time_conditioning": settings.flag("time_conditioning", false)?,
+        "noise_eps": 1e-3,
         "dropout": settings.number("dropout", 0.0)?,
     }))
 }

@@ -7,6 +7,21 @@
 //! 2406.03736; 2506.19935, equation 5). A [`Draw`] is one term of any of them: the sum of the losses
 //! of masked tokens, times `weight`, has the bound of the whole sequence, in nats, as its
 //! expectation.
+//!
+//! The published forms over the time draw t from δ = [`TIME_FLOOR`] to 1 and mask with probability
+//! (1 − ε)t, so that they leave out both ends of the mask probability. With g(λ) the mean NLL of a
+//! masked token where each is masked with probability λ, the bound is L = ∫₀¹ g(λ) dλ nats a token,
+//! and they estimate (L − ∫ g over λ below (1 − ε)δ − ∫ g over λ above 1 − ε) / (1 − δ). A constant
+//! g = c gives (1 − ε)c, so that is no bound. [`Level::WholeTime`] puts the ends back.
+//! Of the chain that goes from all masks to time 1, by continuous steps to δ, and to the text at
+//! once, −log p is bounded by
+//!
+//! ε·g(1) + ∫ from (1 − ε)δ to 1 − ε of g(λ) dλ + (1 − ε)δ·g((1 − ε)δ)   nats a token.
+//!
+//! It is one expectation over λ uniform in (0, 1]: a λ above 1 − ε masks everything, one below
+//! (1 − ε)δ counts as (1 − ε)δ, and the weight is 1/λ. A constant g = c gives c. A network that is
+//! conditioned on the time gets t = λ/(1 − ε), which stays in [δ, 1]. Score entropy is no less than
+//! the normalised NLL, so that the same holds of it.
 
 use super::noise::LogLinear;
 use super::objective::Objective;
@@ -23,8 +38,11 @@ const LATEST: f64 = 1.0 - 1e-3;
 /// What is drawn first, and decides how much is masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// The time t, from [`TIME_FLOOR`] to 1: tokens are masked as the noise schedule says.
+    /// The time t, from [`TIME_FLOOR`] to 1: tokens are masked as the noise schedule says. So the
+    /// published code draws; what it leaves out makes its estimate no bound.
     Time,
+    /// The same with the ends of the mask probability, a bound.
+    WholeTime,
     /// The mask probability λ itself.
     Probability,
     /// The number k of masked tokens, 1 to all.
@@ -106,6 +124,28 @@ impl Masking {
         Some(Masking { objective, level, spread, schedule: masks.schedule })
     }
 
+    /// The same, with what the published form leaves out: a bound.
+    pub fn whole(self) -> Masking {
+        let level = if self.level == Level::Time { Level::WholeTime } else { self.level };
+        Masking { level, ..self }
+    }
+
+    /// The name in records: that of the objective, with `:published` where the published form is no
+    /// bound.
+    pub fn name(&self) -> String {
+        let published = if self.level == Level::Time { ":published" } else { "" };
+        format!("{}{published}", self.objective.name())
+    }
+
+    /// Of forms over the time the smallest one δ, and the schedule's ε; of the others 0 and 0, as
+    /// they draw from the whole range.
+    pub fn ends(&self) -> (f64, f64) {
+        match self.level {
+            Level::Time | Level::WholeTime => (TIME_FLOOR, self.schedule.eps),
+            Level::Probability | Level::Count => (0.0, 0.0),
+        }
+    }
+
     /// The mask of a training sequence of `length` tokens.
     ///
     /// It does not depend on how the step was cut into micro-batches.
@@ -131,6 +171,13 @@ impl Masking {
                 let t = TIME_FLOOR + (1.0 - TIME_FLOOR) * fraction;
                 let masked = bernoulli(self.schedule.masked(t), length, stream);
                 Draw { time: t, weight: self.schedule.weight(t), masked }
+            }
+            Level::WholeTime => {
+                let (least, most) = (self.schedule.masked(TIME_FLOOR), self.schedule.masked(1.0));
+                let drawn = 1.0 - fraction;
+                let lambda = if drawn > most { 1.0 } else { drawn.max(least) };
+                let masked = bernoulli(lambda, length, stream);
+                Draw { time: (lambda / most).min(1.0), weight: 1.0 / lambda, masked }
             }
             Level::Probability => {
                 let lambda = 1.0 - fraction; // in (0, 1]: its inverse stays finite

@@ -146,3 +146,67 @@ fn what_training_draws_has_that_number_as_its_mean() {
         assert!(error < 0.02 * exact, "{objective:?}: the mean is too coarse to tell, {error}");
     }
 }
+
+/// The expectation over levels and masks, exact for up to 5 tokens: between the ends of the time, as
+/// shares of the levels, the integrand is a polynomial.
+fn over_times(masking: Masking, table: &[f64], n: usize) -> f64 {
+    let root = 0.15f64.sqrt();
+    let eps = masking.schedule.eps;
+    let ends = [0.0, eps, 1.0 - (1.0 - eps) * TIME_FLOOR, 1.0];
+    let mut stream = Stream::new(0, Domain::Masking, 0);
+    let mut sum = 0.0;
+    for piece in ends.windows(2) {
+        let nodes = [(0.5 - root, 5.0 / 18.0), (0.5, 4.0 / 9.0), (0.5 + root, 5.0 / 18.0)];
+        for (node, share) in nodes {
+            let width = piece[1] - piece[0];
+            // As many positions as show how often one is masked.
+            let draw = masking.draw_at(piece[0] + width * node, 100_000, &mut stream);
+            let lambda = match masking.level {
+                Level::Time => masking.schedule.masked(draw.time),
+                _ => 1.0 / draw.weight,
+            };
+            assert!((draw.masked.len() as f64 / 1e5 - lambda).abs() < 8e-3, "{lambda}");
+            assert!((TIME_FLOOR - 1e-12..=1.0).contains(&draw.time), "{}", draw.time);
+            for seen in 0..1usize << n {
+                let k = n as i32 - seen.count_ones() as i32;
+                let chance = lambda.powi(k) * (1.0 - lambda).powi(n as i32 - k);
+                sum += width * share * chance * draw.weight * hidden_sum(table, seen, n);
+            }
+        }
+    }
+    sum
+}
+
+#[test]
+fn a_constant_nll_is_its_own_bound_and_the_published_form_lies_below() {
+    let n = 5;
+    let constant = vec![3.0; n << n];
+    for objective in [Objective::TDce, Objective::ScoreEntropy] {
+        let published = over_times(masking(objective), &constant, n) / n as f64;
+        assert!((published - 3.0 * 0.999).abs() < 1e-9, "{objective:?}: {published}");
+        let bound = over_times(masking(objective).whole(), &constant, n) / n as f64;
+        assert!((bound - 3.0).abs() < 1e-9, "{objective:?}: {bound}");
+    }
+    let mut plain = masking(Objective::TDce);
+    plain.schedule.eps = 0.0;
+    for masking in [plain, plain.whole()] {
+        assert!((over_times(masking, &constant, n) / n as f64 - 3.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn what_the_published_form_leaves_out_are_the_ends() {
+    // A masked token's NLL grows from 1.5 to 7.6 with the number of masks.
+    let n = 5;
+    let of_count = |k: usize| 1.5 + 6.1 * ((k - 1) as f64 / 4.0).powi(2);
+    let table: Vec<f64> = (0..n << n)
+        .map(|at: usize| of_count((n - (at / n).count_ones() as usize).max(1)))
+        .collect();
+    let bound = over_orders(&table, n) / n as f64;
+    let published = over_times(masking(Objective::TDce), &table, n) / n as f64;
+    let expected = (bound - 0.000_999 * of_count(1) - 0.001 * of_count(n)) / 0.999;
+    assert!((published - expected).abs() < 2e-5, "{published} and {expected}");
+    assert!(published < bound - 5e-3, "{published} is no bound, {bound} is");
+    let whole = over_times(masking(Objective::TDce).whole(), &table, n) / n as f64;
+    assert!(whole >= bound && whole - bound < 2e-5, "{whole} and {bound}");
+}

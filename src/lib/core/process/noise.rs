@@ -1,7 +1,8 @@
 //! The noise schedule of masked diffusion.
 
-/// SEDD's log-linear schedule: by time t a token is masked with probability (1 − ε)t
-/// (arXiv 2310.16834, its published code; MDLM's α = 1 − t is ε = 0).
+/// The log-linear schedule of SEDD, RADD and MDLM: by time t a token is masked with probability
+/// (1 − ε)t. Their published code has ε = 1e-3; the text of MDLM, α = 1 − t, is ε = 0
+/// (arXiv 2310.16834, 2406.03736, 2406.07524).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogLinear {
     /// How much of the text is left at t = 1.
@@ -24,7 +25,8 @@ impl LogLinear {
         (1.0 - self.eps) / (1.0 - self.masked(t))
     }
 
-    /// The weight of Σ over masked positions of −log p in the bound: σ̄'(t)/(e^σ̄(t) − 1) = 1/t.
+    /// The weight of Σ over masked positions of −log p in the published forms over the time:
+    /// σ̄'(t)/(e^σ̄(t) − 1) = 1/t, whatever ε.
     pub fn weight(&self, t: f64) -> f64 {
         1.0 / t
     }

@@ -83,7 +83,7 @@ pub(super) fn order(file: &ScoreFile, s: &Summary) -> String {
         .unwrap_or("-".into())
 }
 
-/// What the number is: exact, the bound by its form, or an ensemble.
+/// What the number is: exact, the bound or published loss by its form, or an ensemble.
 pub(super) fn estimate(s: &Summary) -> String {
     let several = |what: &str| match s.orders_per_sequence {
         1 => String::new(),
@@ -92,6 +92,9 @@ pub(super) fn estimate(s: &Summary) -> String {
     match (s.estimate, &s.manner.bound) {
         (Estimate::Exact, _) => "exact".into(),
         (Estimate::Bound, Some(form)) => format!("{form} bound{}", several("draws")),
+        (Estimate::Surrogate, form) => {
+            format!("{}{}", form.as_deref().unwrap_or("loss"), several("draws"))
+        }
         (Estimate::Bound, None) => format!("bound{}", several("orders")),
         (Estimate::Ensemble, _) => format!("ensemble of {}{}", s.ensemble, several("orders")),
     }

@@ -16,6 +16,8 @@ pub enum Estimate {
     Bound,
     /// −log of the mean probability over orderings of each context.
     Ensemble,
+    /// The mean of a published loss that leaves a part of the bound out: it may lie below −log p.
+    Surrogate,
 }
 
 /// One scored sequence.
@@ -118,9 +120,16 @@ pub struct Stopped {
 /// How an encoder scored; nothing for a decoder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manner {
-    /// The bound that was drawn: an objective's name.
+    /// The form that was drawn: an objective's name, with `:published` where it leaves the ends of
+    /// the time out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<String>,
+    /// δ of that form, the smallest time that is drawn; 0 where no time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_floor: Option<f64>,
+    /// ε of the schedule that it is drawn by; 0 where no time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_eps: Option<f64>,
     /// Which time a network that is told it was told along an order, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,

@@ -79,6 +79,9 @@ pub struct TokenizeArgs {
     /// Token after each document: auto (the tokenizer's), none, an id, or a special token
     #[arg(long, default_value = "auto")]
     pub(super) eos: String,
+    /// With --pack pad: token before each document: none, an id, or a special token
+    #[arg(long, default_value = "none")]
+    pub(super) bos: String,
     /// Rule by which readers cut documents into blocks
     #[arg(long, value_enum, default_value = "stream")]
     pub(super) pack: Pack,
@@ -88,6 +91,9 @@ pub struct TokenizeArgs {
     /// With --pack compat: number of processes to imitate
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) compat_procs: u64,
+    /// With --pack pad: most tokens of a document, with those of --bos and --eos
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) pad_length: u64,
     /// Hold out a fraction of the documents, chosen by hash. Writes OUTPUT/train and OUTPUT/val
     #[arg(long, value_name = "val=SHARE", value_parser = parse_split)]
     pub(super) split: Option<f64>,
@@ -127,6 +133,8 @@ pub(super) enum Pack {
     Document,
     /// The published loaders' rule, which drops the rest of each batch
     Compat,
+    /// One document a block, cut to --pad-length tokens and padded when it is read
+    Pad,
 }
 
 /// The value of `--write`.

@@ -40,7 +40,18 @@ impl Blocks {
         }
         let (count, index) = match data.manifest().packing {
             Packing::Stream => (data.token_count().div_ceil(block_size as u64), Vec::new()),
-            Packing::Document => by_stretch(&data, block_size as u64, strides(&data), true),
+            Packing::Pad { length, .. } if length > block_size as u64 => {
+                return Err(Error::input_at(
+                    data.path(),
+                    format!(
+                        "has rows of up to {length} tokens, asked for blocks of {block_size}; \
+                         tokenize it with --pad-length {block_size}"
+                    ),
+                ));
+            }
+            Packing::Document | Packing::Pad { .. } => {
+                by_stretch(&data, block_size as u64, strides(&data), true)
+            }
             Packing::Compat { rows, procs } => {
                 let batches = batches(document_count(&data), rows, procs);
                 by_stretch(&data, block_size as u64, batches, false)
@@ -294,10 +305,14 @@ mod tests {
     #[test]
     fn document_packing_never_crosses_a_document() {
         let documents = documents(2500);
-        for size in [1, 16, 64] {
+        for size in [1, 16, 64, 4096] {
             let expected: Vec<Vec<u32>> =
                 documents.iter().flat_map(|d| d.chunks(size).map(<[u32]>::to_vec)).collect();
             check(Packing::Document, &documents, size, &expected);
+            let length = documents.iter().map(|d| d.len() as u64).max().unwrap_or(0);
+            if length <= size as u64 {
+                check(Packing::Pad { length, bos_id: None }, &documents, size, &expected);
+            }
         }
     }
 

@@ -5,7 +5,8 @@ use super::{Dataset, Tokenizer};
 /// Counts bytes of text.
 pub struct TextBytes {
     way: Way,
-    eos: Option<u32>,
+    /// Ids at the ends of documents, which stand for no bytes.
+    ends: [Option<u32>; 2],
 }
 
 enum Way {
@@ -20,7 +21,7 @@ enum Way {
 impl TextBytes {
     /// The way for the tokens of `data`, which `tokenizer` made.
     pub fn new(data: &Dataset, tokenizer: Tokenizer) -> TextBytes {
-        let eos = data.eos_id().or(tokenizer.eos_id());
+        let ends = [data.manifest().packing.bos_id(), data.eos_id().or(tokenizer.eos_id())];
         let lossy = tokenizer.lossy();
         let way = match (data.bytes_per_token(), tokenizer.token_bytes()) {
             (_, Ok(lengths)) if !lossy => Way::PerToken(lengths),
@@ -28,15 +29,15 @@ impl TextBytes {
             (None, Ok(lengths)) => Way::PerToken(lengths),
             (None, Err(_)) => Way::Decoded(Box::new(tokenizer)),
         };
-        TextBytes { way, eos }
+        TextBytes { way, ends }
     }
 
-    /// Bytes of text of `tokens`, the tokens of sequence `index`; an end of text stands for none.
+    /// Bytes of text of `tokens`, the tokens of sequence `index`; the ends of text stand for none.
     ///
     /// Where bytes are shared out, sequences of equal length in a row add up to the bytes of them
     /// all: what is rounded off one goes to the next.
     pub fn count(&self, tokens: &[u32], index: u64) -> Option<u64> {
-        let of_text = || tokens.iter().copied().filter(|&id| Some(id) != self.eos);
+        let of_text = || tokens.iter().copied().filter(|&id| !self.ends.contains(&Some(id)));
         match &self.way {
             Way::PerToken(lengths) => {
                 of_text().map(|id| lengths.get(id as usize).map(|&n| u64::from(n))).sum()
@@ -83,8 +84,8 @@ mod tests {
 
     #[test]
     fn bytes_shared_out_add_up_over_sequences_in_a_row() {
-        let bytes = TextBytes { way: Way::Shared(4.37), eos: Some(9) };
-        let tokens = [1, 2, 3, 9];
+        let bytes = TextBytes { way: Way::Shared(4.37), ends: [Some(8), Some(9)] };
+        let tokens = [8, 1, 2, 3, 9];
         let sum: u64 = (0..1000).map(|i| bytes.count(&tokens, i).unwrap()).sum();
         assert!((sum as f64 - 4.37 * 3000.0).abs() <= 1.0, "{sum}");
         assert_eq!(bytes.source(), "manifest");

@@ -145,7 +145,8 @@ impl Dataset {
     /// tokenized; `None` for ids that came without text.
     pub fn bytes_per_token(&self) -> Option<f64> {
         let totals = &self.manifest.totals;
-        let ends = self.eos_id().map_or(0, |_| totals.documents);
+        let ends = [self.manifest.packing.bos_id(), self.eos_id()];
+        let ends = ends.iter().flatten().count() as u64 * totals.documents;
         let tokens = totals.tokens.checked_sub(ends).filter(|&n| n > 0)?;
         (totals.bytes_of_text > 0).then(|| totals.bytes_of_text as f64 / tokens as f64)
     }

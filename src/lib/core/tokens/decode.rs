@@ -113,7 +113,7 @@ fn decode_folder(
     let tokenizer = folder_tokenizer(folder, data.manifest(), named)?.ok_or_else(|| {
         Error::input_at(folder, "its ids came without a tokenizer; name theirs with --tokenizer")
     })?;
-    let eos = data.eos_id();
+    let (bos, eos) = (data.manifest().packing.bos_id(), data.eos_id());
     let mut first = 0;
     for (i, (shard, entry)) in data.shards().iter().zip(&data.manifest().shards).enumerate() {
         let start = first;
@@ -123,6 +123,8 @@ fn decode_folder(
         }
         let mut document = |ids: &[u32]| {
             let text = ids.split_last().filter(|(last, _)| Some(**last) == eos);
+            let ids = text.map_or(ids, |(_, rest)| rest);
+            let text = ids.split_first().filter(|(first, _)| Some(**first) == bos);
             give(&tokenizer.decode(text.map_or(ids, |(_, rest)| rest)))
         };
         match data.lengths().get(i) {
@@ -199,7 +201,9 @@ fn decode_ids(
         lossy: false,
         skip_bad: false,
         detokenizer: Detokenizer::None,
+        bos: None,
         eos: None,
+        most_ids: None,
         vocab_size: tokenizer.vocab_size(),
         val_share: 0.0,
     };

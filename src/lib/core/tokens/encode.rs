@@ -29,8 +29,12 @@ pub struct Rule {
     pub skip_bad: bool,
     /// What turns benchmark text into running text.
     pub detokenizer: Detokenizer,
+    /// The id put before each document.
+    pub bos: Option<u32>,
     /// The id put behind each document.
     pub eos: Option<u32>,
+    /// Most ids of a document, these two included; what is behind is left out.
+    pub most_ids: Option<usize>,
     /// Real ids, which given ids must be below.
     pub vocab_size: usize,
     /// Share of documents that go to the validation folder.
@@ -78,13 +82,15 @@ impl Rule {
         let complaints =
             self.for_each_document(batch, &mut out.repairs, &mut |repairs, content| {
                 let first = out.ids.len();
-                let (bytes, hash) = match content {
+                out.ids.extend(self.bos);
+                let (mut bytes, hash) = match content {
                     Content::Text(text) => {
                         let text = if self.strip { text.trim() } else { &text };
                         let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
                         let text = self.detokenizer.apply(text);
                         if text.is_empty() && !self.keep_empty {
                             repairs.empty_documents_dropped += 1;
+                            out.ids.truncate(first);
                             return Ok(());
                         }
                         let Some(encoder) = encoder.as_deref_mut() else {
@@ -96,6 +102,7 @@ impl Rule {
                     Content::Ids(ids) => {
                         if ids.is_empty() && !self.keep_empty {
                             repairs.empty_documents_dropped += 1;
+                            out.ids.truncate(first);
                             return Ok(());
                         }
                         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -103,6 +110,15 @@ impl Rule {
                         (0, xxhash_rust::xxh3::xxh3_64(&bytes))
                     }
                 };
+                let ends = usize::from(self.bos.is_some()) + usize::from(self.eos.is_some());
+                let count = out.ids.len() - first - usize::from(self.bos.is_some());
+                let kept = count.min(self.most_ids.map_or(count, |most| most.saturating_sub(ends)));
+                if kept < count {
+                    repairs.documents_cut += 1;
+                    out.ids.truncate(out.ids.len() - (count - kept));
+                    // The text's bytes, shared out over its ids.
+                    bytes = (bytes as u128 * kept as u128 / count as u128) as usize;
+                }
                 out.ids.extend(self.eos);
                 out.documents.push(Document {
                     // Both fit: a document has at most 2^30 bytes, and a token at least one of them.

@@ -36,6 +36,8 @@ pub struct Job {
     pub rule: Rule,
     /// What ends each document.
     pub eos: EosChoice,
+    /// Which id each document begins with.
+    pub bos: EosChoice,
     /// How documents become blocks.
     pub packing: Packing,
     /// A shard is closed at the first document end at or past this many tokens.
@@ -192,7 +194,17 @@ impl Job {
         if let Some(tokenizer) = tokenizer {
             self.rule.vocab_size = tokenizer.vocab_size();
         }
-        self.rule.eos = self.eos.resolve(tokenizer, self.rule.vocab_size)?;
+        self.rule.eos = self.eos.resolve("--eos", tokenizer, self.rule.vocab_size)?;
+        self.rule.bos = self.bos.resolve("--bos", tokenizer, self.rule.vocab_size)?;
+        if let Packing::Pad { length, bos_id } = &mut self.packing {
+            *bos_id = self.rule.bos;
+            self.rule.most_ids = usize::try_from(*length).ok();
+            if *length <= [self.rule.bos, self.rule.eos].iter().flatten().count() as u64 {
+                return Err(Error::usage(format!(
+                    "--pad-length {length}: leaves no room for text beside --bos and --eos"
+                )));
+            }
+        }
         self.read.eos = self.rule.eos;
         Ok(())
     }

@@ -96,11 +96,12 @@ pub fn run(args: TokenizeArgs) -> Result<()> {
             for manifest in manifests {
                 let t = &manifest.totals;
                 watch.note(&format!(
-                    "{} documents, {} tokens, {} bytes of text; left out {} empty and {} bad ones, \
-                     replaced {} bytes that were not UTF-8, passed over {} files",
+                    "{} documents, {} tokens, {} bytes of text; cut {}, left out {} empty and {} bad \
+                     ones, replaced {} bytes that were not UTF-8, passed over {} files",
                     t.documents,
                     t.tokens,
                     t.bytes_of_text,
+                    t.documents_cut,
                     t.empty_documents_dropped,
                     t.bad_documents_skipped,
                     t.invalid_utf8_replaced,
@@ -185,6 +186,10 @@ fn check(args: &TokenizeArgs) -> Result<()> {
         ),
         (text_only, "--field is for JSON lines and Parquet; leave it or --as text out"),
         (
+            args.bos != "none" && args.pack != Pack::Pad,
+            "--bos goes with --pack pad alone; leave it out",
+        ),
+        (
             raw && more_than_one_file,
             "--write raw-u16 makes one file: no --split, --resume or --pack",
         ),
@@ -216,15 +221,19 @@ fn job(args: TokenizeArgs, source: Source, read: ReadOptions) -> Job {
             lossy: args.lossy,
             skip_bad: args.skip_bad,
             detokenizer: args.detokenizer,
+            bos: None,
             eos: None,
+            most_ids: None,
             vocab_size: args.vocab_size.unwrap_or(0),
             val_share: args.split.unwrap_or(0.0),
         },
         eos: args.eos.parse().unwrap_or(EosChoice::Auto),
+        bos: args.bos.parse().unwrap_or(EosChoice::None),
         packing: match args.pack {
             Pack::Stream => Packing::Stream,
             Pack::Document => Packing::Document,
             Pack::Compat => Packing::Compat { rows: args.compat_rows, procs: args.compat_procs },
+            Pack::Pad => Packing::Pad { length: args.pad_length, bos_id: None },
         },
         shard_tokens: args.shard_tokens,
         threads: args.threads.map_or_else(cores, |n| n as usize), // at most 1024

@@ -149,6 +149,8 @@ pub struct ScoreSettings {
     pub orders: Option<String>,
     /// A bound by random masks: `Some(None)` for the family's own.
     pub bound: Option<Option<Objective>>,
+    /// Whether that is as its published code has it, where that is no bound.
+    pub published: bool,
     /// Orders or draws of masks a sequence.
     pub mc: u64,
     /// Orderings of each context, where more than the given one are wanted.

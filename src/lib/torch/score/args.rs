@@ -186,17 +186,25 @@ impl std::fmt::Display for TargetBy {
 pub enum Elbo {
     /// k, or for SEDD score-entropy
     Auto,
-    /// t-DCE: t uniform, weight 1/t
+    /// t-DCE over the whole of the time, a bound
     #[value(alias = "t-dce")]
     T,
+    /// t-DCE as published: t uniform from 0.001, weight 1/t. No bound: it leaves out both ends of t
+    #[value(name = "t:published", alias = "t-dce:published")]
+    #[serde(rename = "t:published")]
+    TPublished,
     /// λ-DCE: each token masked with probability λ, weight 1/λ
     #[value(alias = "lambda-dce")]
     Lambda,
     /// k-DCE: k tokens masked, weight n/k. It has the smallest variance
     #[value(alias = "k-dce")]
     K,
-    /// SEDD's score entropy
+    /// SEDD's score entropy over the whole of the time, a bound
     ScoreEntropy,
+    /// SEDD's score entropy as published, which leaves out both ends of t
+    #[value(name = "score-entropy:published")]
+    #[serde(rename = "score-entropy:published")]
+    ScoreEntropyPublished,
 }
 
 impl Elbo {
@@ -204,11 +212,16 @@ impl Elbo {
     pub fn objective(self) -> Option<Objective> {
         match self {
             Elbo::Auto => None,
-            Elbo::T => Some(Objective::TDce),
+            Elbo::T | Elbo::TPublished => Some(Objective::TDce),
             Elbo::Lambda => Some(Objective::LambdaDce),
             Elbo::K => Some(Objective::KDce),
-            Elbo::ScoreEntropy => Some(Objective::ScoreEntropy),
+            Elbo::ScoreEntropy | Elbo::ScoreEntropyPublished => Some(Objective::ScoreEntropy),
         }
+    }
+
+    /// Whether it is asked for as published.
+    pub fn published(self) -> bool {
+        matches!(self, Elbo::TPublished | Elbo::ScoreEntropyPublished)
     }
 }
 

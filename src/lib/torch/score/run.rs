@@ -13,7 +13,7 @@ use ao_core::score::{
 use ao_core::{Error, Result};
 use serde_json::{Map, Value};
 
-use super::args::{Conditioned, ScoreArgs, TargetBy};
+use super::args::{Conditioned, Elbo, ScoreArgs, TargetBy};
 use super::corpus::{Corpus, Shards};
 use super::orders::Orders;
 use super::output::{Emitter, Out};
@@ -94,6 +94,7 @@ fn score_settings(args: &ScoreArgs, how: &Evaluation) -> ScoreSettings {
     ScoreSettings {
         orders: args.orders.clone(),
         bound: args.elbo.map(|elbo| elbo.objective()),
+        published: args.elbo.is_some_and(Elbo::published),
         mc: how.mc,
         ensemble: wanted.then(|| EnsembleSettings {
             size: args.ensemble as usize,

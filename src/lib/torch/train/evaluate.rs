@@ -113,8 +113,8 @@ impl Validation {
             let source = OrderSource::open(named, model.config.block_size(), SEED)?;
             let mut orders = Orders::new(source, way.mc);
             let estimate = scorer.estimate().unwrap_or_else(|| orders.estimate());
-            let bound = scorer.manner().bound;
-            let levels = bound.as_ref().map(|_| Levels::new(SEED));
+            let manner = scorer.manner();
+            let levels = manner.bound.as_ref().map(|_| Levels::new(SEED));
             let mut totals = Totals::new(Design { levels, cluster: None });
             let documents = Documents::new(self.blocks.clone());
             self.batches(|first, texts| {
@@ -136,7 +136,7 @@ impl Validation {
                 Ok(())
             })?;
             let (mean, errors) = (totals.mean(), totals.errors());
-            let masks = bound.map(|form| format!("{form}, {} a sequence", way.mc));
+            let masks = manner.bound.as_ref().map(|form| format!("{form}, {} a sequence", way.mc));
             Ok(EvalRecord {
                 r#type: "eval",
                 step,
@@ -145,6 +145,7 @@ impl Validation {
                 estimate,
                 orders: along,
                 masks,
+                manner,
                 nll_nats_per_token: mean,
                 std_error: errors.all,
                 perplexity: mean.exp(),

@@ -13,7 +13,7 @@ use ao_core::error::IoContext;
 use ao_core::format::events::EventWriter;
 use ao_core::format::jsonl;
 use ao_core::process::Objective;
-use ao_core::score::Estimate;
+use ao_core::score::{Estimate, Manner};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -96,6 +96,9 @@ pub struct EvalRecord {
     pub orders: Option<String>,
     /// How encoders were masked; null for decoders.
     pub masks: Option<String>,
+    /// The form, its δ and ε, or the time that was told.
+    #[serde(flatten)]
+    pub manner: Manner,
     /// Mean over all targets.
     pub nll_nats_per_token: f64,
     /// Standard error of the mean, over sequences.

@@ -1,12 +1,11 @@
 //! Bounds on −log p by random masks (papers 0.3, 4b, 5b, 6b; [`ao_core::process::masking`] has the
 //! draws). A bound is the mean over draws of weight · Σ over the masked positions of a loss. λ- and
 //! k-form have the same expectation, which is that of the chain over random orders too. The forms
-//! over the time follow their published code, which leaves out a sliver of the integral at either
-//! end.
+//! over the time have both ends of it, or, where they are asked for as published, leave them out.
 
-use ao_core::process::{Draw, Masking, Objective};
+use ao_core::process::{Draw, Level, Masking, Objective};
 use ao_core::rng::{Domain, Stream};
-use ao_core::score::Levels;
+use ao_core::score::{Estimate, Levels, Manner};
 use serde_json::{Value, json};
 
 use super::questions::{Asker, Question};
@@ -20,32 +19,52 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The form that `objective` names, or else the family's own: that of least noise.
+    /// The form that `objective` names, or else the family's own: that of least noise; as its
+    /// published code has it, or as a bound.
     ///
     /// `None` where the family's output does not allow it.
-    pub fn of(network: &dyn Network, objective: Option<Objective>) -> Option<Bound> {
+    pub fn of(
+        network: &dyn Network,
+        objective: Option<Objective>,
+        published: bool,
+    ) -> Option<Bound> {
         let capabilities = network.base().config.capabilities();
         let takes = capabilities.objectives;
         let least = if takes.contains(&Objective::KDce) { Objective::KDce } else { takes[0] };
         let chosen = objective.unwrap_or(least);
         let masks = capabilities.masks?;
         let masking = Masking::of(chosen, &masks)?;
+        let masking = if published { masking } else { masking.whole() };
         // Scores are normalised to probabilities too, so that any family has the NLL of a token.
         let of_scores = chosen == Objective::ScoreEntropy;
         (!of_scores || masks.scores.is_some()).then_some(Bound { masking })
     }
 
-    /// The name in records: that of the objective.
-    pub fn name(&self) -> &'static str {
-        self.masking.objective.name()
+    /// What its mean is.
+    pub fn estimate(&self) -> Estimate {
+        if self.masking.level == Level::Time { Estimate::Surrogate } else { Estimate::Bound }
     }
 
-    /// What stands for the orders in records: the seed of the draws, or the file that gives them.
+    /// What records say of it: form, δ and ε.
+    pub fn manner(&self) -> Manner {
+        let (floor, eps) = self.masking.ends();
+        let (time_floor, noise_eps) = (Some(floor), Some(eps));
+        Manner { bound: Some(self.masking.name()), time_floor, noise_eps, time: None }
+    }
+
+    /// What stands for the orders in records: the form, and the seed of the draws or the file that
+    /// gives them.
     pub fn describe(&self, seed: u64, given: Option<&str>) -> Value {
-        match given {
-            Some(file) => json!({ "draws": self.name(), "masks": file }),
-            None => json!({ "draws": self.name(), "seed": seed }),
+        let (floor, eps) = self.masking.ends();
+        let mut described = json!({ "draws": self.masking.name() });
+        if floor > 0.0 {
+            (described["time_floor"], described["noise_eps"]) = (floor.into(), eps.into());
         }
+        match given {
+            Some(file) => described["masks"] = file.into(),
+            None => described["seed"] = seed.into(),
+        }
+        described
     }
 
     /// The value of each draw for its text, nats a sequence.
@@ -60,7 +79,7 @@ impl Bound {
             })
             .collect();
         let losses = match self.masking.objective {
-            // σ̄'(t)·a is the weight 1/t, and entropies are in units of a.
+            // σ̄'(t)·a·dt is dλ/λ, λ = (1 − ε)t, and entropies are in units of a.
             Objective::ScoreEntropy => asker.score_entropy(&questions),
             _ => asker.nll(&questions),
         };

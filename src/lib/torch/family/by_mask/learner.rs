@@ -13,6 +13,7 @@ use ao_core::{Error, Result};
 use serde_json::Value;
 use tch::Tensor;
 
+use super::bound::Bound;
 use super::questions::holds_mask;
 use crate::clock::{Clock, Phase};
 use crate::device::Runtime;
@@ -58,7 +59,7 @@ impl MaskTraining {
 
 impl Training for MaskTraining {
     fn estimate(&self) -> Estimate {
-        Estimate::Bound
+        Bound { masking: self.masking }.estimate()
     }
 
     fn orders(&self) -> Option<&str> {

@@ -1,6 +1,6 @@
 //! Chains along orders, or bounds.
 
-use ao_core::process::{Draw, Objective};
+use ao_core::process::{Draw, Level, Objective};
 use ao_core::score::{Cost, Estimate, GivenMasks, Manner};
 use ao_core::{Error, Result};
 use serde_json::Value;
@@ -56,7 +56,7 @@ impl MaskScorer {
         };
         let bound = match wanted {
             None => None,
-            Some(objective) => Some(bound(network.as_ref(), objective)?),
+            Some(objective) => Some(bound(network.as_ref(), objective, settings.published)?),
         };
         if bound.is_some() && settings.per_token {
             return usage(
@@ -67,6 +67,13 @@ impl MaskScorer {
         let given = match (&settings.masks, &bound) {
             (Some(_), None) => {
                 return usage(format!("--masks: {arch} is scored along orders here; leave it out"));
+            }
+            (Some(_), Some(Bound { masking })) if masking.level == Level::WholeTime => {
+                let form = masking.objective.name();
+                return usage(format!(
+                    "--masks: a file of times gives the published form alone; say --elbo \
+                     {form}:published, or another form"
+                ));
             }
             (Some(path), Some(bound)) => Some(GivenMasks::open(path, bound.masking.has_levels())?),
             (None, _) => None,
@@ -85,8 +92,8 @@ impl MaskScorer {
     }
 }
 
-fn bound(network: &dyn Network, objective: Option<Objective>) -> Result<Bound> {
-    Bound::of(network, objective).ok_or_else(|| {
+fn bound(network: &dyn Network, objective: Option<Objective>, published: bool) -> Result<Bound> {
+    Bound::of(network, objective, published).ok_or_else(|| {
         let config = &network.base().config;
         let takes: Vec<&str> = config.capabilities().objectives.iter().map(|o| o.name()).collect();
         Error::usage(format!(
@@ -151,15 +158,13 @@ impl Scorer for MaskScorer {
     }
 
     fn estimate(&self) -> Option<Estimate> {
-        self.bound.map(|_| Estimate::Bound)
+        self.bound.map(|bound| bound.estimate())
     }
 
     fn manner(&self) -> Manner {
         let conditioned = masks(self.network.as_ref()).time_conditioned;
-        Manner {
-            bound: self.bound.map(|bound| bound.name().to_owned()),
-            time: (conditioned && self.bound.is_none()).then(|| TIME_OF_CHAIN.to_owned()),
-        }
+        let time = conditioned.then(|| TIME_OF_CHAIN.to_owned());
+        self.bound.map_or(Manner { time, ..Manner::default() }, |bound| bound.manner())
     }
 
     fn draws(&self) -> Option<Value> {
