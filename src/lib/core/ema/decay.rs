@@ -1,4 +1,4 @@
-//! How much of an average survives one update: the law behind every profile of weights.
+//! How much of an average survives one update: the rule behind every profile of weights.
 
 /// An exponential moving average, with or without the reference's warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,7 +11,7 @@
 
 use super::EmaDecay;
 
-/// The law of an average.
+/// The decay of an average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Profile {
     /// The weights of one step.
@@ -52,7 +52,7 @@ pub fn gamma_of_sigma(sigma: f64) -> Option<f64> {
 /// A profile after a number of updates: what a stored average is, or what is wanted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
-    /// The law.
+    /// The decay.
     pub profile: Profile,
     /// Updates done: the optimizer step.
     pub step: u64,

@@ -32,7 +32,7 @@ pub struct AoGptConfig {
     /// Whether c_attn, c_fc and the two c_proj have biases (adaLN and the head always do).
     #[serde(default = "yes")]
     pub bias: bool,
-    /// How rows are told the position that they predict; the paper's model is `adaln`.
+    /// How rows are conditioned on the position that they predict; the paper's model is `adaln`.
     #[serde(default)]
     pub position_encoding: PositionEncoding,
     /// Width of the target-position table that conditions the norms; only `adaln` has it.
@@ -40,7 +40,7 @@ pub struct AoGptConfig {
     pub cond_dim: usize,
 }
 
-/// How rows are told the position that they predict (arXiv 2506.19935 v1, figure 5, a to d).
+/// How rows are conditioned on the position that they predict (arXiv 2506.19935 v1, figure 5, a to d).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PositionEncoding {

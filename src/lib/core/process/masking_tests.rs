@@ -52,7 +52,7 @@ fn a_mask_is_a_function_of_the_sequences_number_alone() {
     }
 }
 
-/// A conditional law by table: −log p of position i given the positions in `seen`.
+/// A conditional distribution by table: −log p of position i given the positions in `seen`.
 fn nll(table: &[f64], i: usize, seen: usize, n: usize) -> f64 {
     assert_eq!(seen >> i & 1, 0);
     table[seen * n + i]

@@ -1,4 +1,4 @@
-//! Orderings of a context that grows token by token: the law that ensembled scoring averages over.
+//! Orderings of a context that grows token by token: the distribution that ensembled scoring averages over.
 //!
 //! The ensemble (AO-GPT, arXiv 2506.19935, Eq. 7) averages the probability of a token over M
 //! orderings of the i tokens before it, the given one among them. Line 0 is the given ordering; each

@@ -130,7 +130,7 @@ pub struct Manner {
     /// ε of the schedule that it is drawn by; 0 where no time is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_eps: Option<f64>,
-    /// Which time a network that is told it was told along an order, which has none.
+    /// Which time a network was conditioned on along an order, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! A causal network as decoding asks it: sequences over one cache.
 //!
 //! Row 0 of a sequence holds the [None] token, row k the token of step k − 1; row k predicts the
-//! token of step k, told its position. The keys and values of a row depend on that position too, so
+//! token of step k, conditioned on its position. The keys and values of a row depend on that position too, so
 //! a row is final only once the position of the next step is.
 
 use ao_core::{Error, Result};
@@ -123,7 +123,7 @@ impl Predictor for CausalPredictor {
     }
 
     /// Puts the keys and values of the chosen copy in the place of the newest row, as if that had
-    /// been told the copy's position.
+    /// been conditioned on the copy's position.
     fn choose(&mut self, r: usize, chosen: usize) {
         if chosen > 0 {
             let slot = self.cached[r] - self.first() - 1;

@@ -1,4 +1,4 @@
-//! Which tokens may be drawn, and how their law is bent: the settings, and their checks.
+//! Which tokens may be drawn, and how their distribution is changed: the settings, and their checks.
 
 use ao_core::{Error, Result};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Plain draws from the model's law over `vocab_used` real ids.
+    /// Plain draws from the model's distribution over `vocab_used` real ids.
     pub fn plain(vocab_used: usize) -> Filter {
         Filter {
             temperature: 1.0,

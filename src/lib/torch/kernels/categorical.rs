@@ -1,4 +1,4 @@
-//! Softmax weights of a row of logits in f64: what drawing from a categorical law needs.
+//! Softmax weights of a row of logits in f64: what draws from a categorical distribution need.
 //!
 //! exp is a polynomial of relative error below 1e-14, written so that it vectorises.
 

@@ -1,7 +1,7 @@
 //! AO-GPT: a decoder-only transformer that predicts text in any order.
 //!
 //! Sources: arXiv 2506.19935 and its published code. Row k of a sequence with order σ holds the
-//! token at σ_{k−1} (row 0 the [None] token) and predicts the one at σ_k, told which by adaLN: a
+//! token at σ_{k−1} (row 0 the [None] token) and predicts the one at σ_k, conditioned on σ_k by adaLN: a
 //! table over target positions modulates every norm. Row n of the published model, whose logits are
 //! thrown away and which nothing sees, is not computed. The paper's other ways of telling the
 //! target (figure 5 of its v1, a to c) keep the block and leave out adaLN.

@@ -124,9 +124,9 @@ impl Ddit {
         let block = &self.blocks[layer];
         let qkv = block.attn_qkv.forward(h).view([b, r, 3, heads, c / heads]);
         let split = |i: i64| qkv.i((.., .., i)).transpose(1, 2); // (B, H, R, hs)
-        let turn = |x: &Tensor| cast(&turn(&cast(x, h.kind()), rotary), self.base.compute);
-        attention.store(layer, &turn(&split(1)), &split(2));
-        let y = attention.look(layer, &turn(&split(0)));
+        let rotate = |x: &Tensor| cast(&rotate(&cast(x, h.kind()), rotary), self.base.compute);
+        attention.store(layer, &rotate(&split(1)), &split(2));
+        let y = attention.look(layer, &rotate(&split(0)));
         block.attn_out.forward(&y.transpose(1, 2).reshape([b, r, c]))
     }
 }
@@ -188,7 +188,7 @@ impl Network for Ddit {
 
 /// Rotates queries or keys (B, H, R, hs) by their angles (B, 1, R, hs); the two halves of a head are
 /// the coordinates of its planes.
-fn turn(x: &Tensor, [cos, sin]: &[Tensor; 2]) -> Tensor {
+fn rotate(x: &Tensor, [cos, sin]: &[Tensor; 2]) -> Tensor {
     let half = x.size()[3] / 2;
     let (first, second) = (x.narrow(-1, 0, half), x.narrow(-1, half, half));
     x * cos + Tensor::cat(&[-second, first], -1) * sin

@@ -1,4 +1,4 @@
-//! σ-GPT: nanoGPT whose rows are told, in the input, which position they predict.
+//! σ-GPT: nanoGPT whose input conditions each row on the position that it predicts.
 //!
 //! Two forms. AO-GPT's authors built one to compare with: own positions from a table with a row for
 //! [None], targets from a second table of full width, and every token predicted. σ-GPT's own

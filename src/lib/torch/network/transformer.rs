@@ -1,5 +1,5 @@
 //! A decoder's transformer as plain data, which libtorch's passes and the kernels for few rows both
-//! read: tables of tokens and positions, how rows are told their target, blocks, last norm.
+//! read: tables of tokens and positions, how rows are conditioned on their target, blocks, last norm.
 //!
 //! Every causal family here is one of these; its file says which.
 
@@ -122,7 +122,7 @@ impl Block {
     }
 }
 
-/// How a row is told which position it predicts.
+/// How a row is conditioned on the position that it predicts.
 pub(crate) enum Target {
     /// Not at all: it is the next one.
     Next,
