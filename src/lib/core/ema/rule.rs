@@ -89,9 +89,9 @@ impl Rule {
         let average = |factors| Average { factors, decay: None, built: None };
         match self {
             Rule::Decay(decay) => {
-                let decay = EmaDecay { decay: *decay, warmup: false };
+                let kept = EmaDecay { decay: *decay, warmup: false };
                 let factors = decay_coefficients(*decay, files.len());
-                Ok(Average { decay: Some(decay), ..average(factors) })
+                Ok(Average { decay: Some(kept), ..average(factors) })
             }
             Rule::Mean => normalised(&vec![1.0; files.len()]).map(average),
             Rule::Coefficients(factors) if factors.len() != files.len() => {
