@@ -255,3 +255,30 @@ fn a_signal_is_heard_inside_one_huge_document() {
     assert!(asked.elapsed().as_secs_f64() < 2.0, "{:?}", asked.elapsed());
     assert!(room.path("out/resume.json").exists());
 }
+
+#[test]
+fn flags_that_change_nothing_beside_the_others_are_refused_by_name() {
+    let room = Room::new();
+    room.file("a.txt", "one\ntwo\n");
+    room.file("ids.jsonl", "[1,2]\n");
+    room.ok(&["-o", "shards", "a.txt"]);
+    let ids = ["--ids", "--vocab-size", "9", "-o", "out", "ids.jsonl"];
+    let text = ["-o", "out", "a.txt"];
+    for flag in [&["--strip"][..], &["--lossy"], &["--eos", "none"], &["--shard-tokens", "9"]] {
+        room.fails(&[&["--decode", "shards"], flag].concat(), 2, &[flag[0], "--decode"]);
+        room.fails(&[&["--inspect", "shards"], flag].concat(), 2, &[flag[0], "--inspect"]);
+    }
+    room.fails(&["--inspect", "shards", "--include", "*.bin"], 2, &["--include", "--inspect"]);
+    for flag in [&["--field", "text"][..], &["--keep-newline"], &["--detokenizer", "lm1b"]] {
+        room.fails(&[&ids, flag].concat(), 2, &[flag[0], "--ids"]);
+    }
+    for flag in [&["--compat-rows", "9"][..], &["--compat-procs", "2"]] {
+        room.fails(&[&text, flag].concat(), 2, &[flag[0], "--pack"]);
+    }
+    room.fails(&[&text[..], &["--train-bytes", "9"]].concat(), 2, &["--train-tokenizer"]);
+    let file = ["--document", "file", "--keep-newline"];
+    room.fails(&[&text, &file[..]].concat(), 2, &["--keep-newline", "--document file"]);
+    let raw = ["--write", "raw-u16", "--shard-tokens", "9"];
+    room.fails(&[&text, &raw[..]].concat(), 2, &["--shard-tokens", "raw-u16"]);
+    assert!(!room.path("out").exists());
+}
