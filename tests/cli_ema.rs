@@ -263,3 +263,26 @@ fn help_says_that_the_output_has_no_default() {
     let at = text.find("--output <FILE>").unwrap();
     assert!(text[at..].starts_with("--output <FILE>") && !text.contains("[default: -]"), "{text}");
 }
+
+#[test]
+fn an_average_that_the_files_do_not_hold_is_warned_of() {
+    let folder = Folder::new();
+    let mut files = Vec::new();
+    for step in [10, 20] {
+        let path = folder.path(&format!("{step}.st"));
+        let kept = Metadata { kind: Kind::Ema, ema_decay: Some(0.5), ..metadata(step) };
+        write(&path, &kept, DType::F32, &[step as f32], 0, false);
+        files.push(path);
+    }
+    let told = |profile: &str| {
+        let out = folder.path("out.st");
+        let target = ["--force", "-o", out.to_str().unwrap()];
+        let result = ema(&[&[profile], &target[..]].concat(), &files);
+        assert!(result.status.success());
+        String::from_utf8(result.stderr).unwrap()
+    };
+    let far = told("--posthoc=power:1");
+    assert!(far.contains("warning: this is not the average that --posthoc names"), "{far}");
+    let own = told("--posthoc=decay:0.5");
+    assert!(own.contains("profile off by 0.000 %") && !own.contains("warning"), "{own}");
+}

@@ -394,7 +394,7 @@ fn what_a_sample_says_of_its_probability_is_what_scoring_says() {
         // A SEDD that is told times of its own has another distribution than its chain.
         let sampler = if arch == "sedd" { "ordered" } else { "first-hitting" };
         let samples =
-            case.sample(&["--sampler", sampler, "--n", "3", "--temperature", "0.8", "--ban", "60"]);
+            case.sample(&["--sampler", sampler, "--n", "3", "--temperature", "0.8", "--ban", "59"]);
         let samples = of_type(&samples, "sample");
         let ids = |key: &str| -> Vec<Vec<u32>> {
             samples.iter().map(|r| serde_json::from_value(r[key].clone()).unwrap()).collect()
@@ -444,6 +444,8 @@ fn what_the_family_cannot_do_is_refused_in_words() {
         (&["--sampler", "tweedie", "--order", "adaptive:margin"], "draws the order itself"),
         (&["--sampler", "tweedie", "--order", "l2r"], "draws the order itself"),
         (&["--sampler", "first-hitting", "--steps", "4"], "one pass a token"),
+        (&["--sampler", "first-hitting", "--schedule", "cosine"], "draws the time of each token"),
+        (&["--sampler", "ordered", "--schedule", "cosine"], "--schedule: without --steps"),
     ] {
         case.refuses(sample, call, words);
     }

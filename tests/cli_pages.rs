@@ -99,3 +99,35 @@ fn the_long_version_names_libtorch_and_instructions_where_they_matter() {
         }
     }
 }
+
+#[test]
+fn the_options_that_a_program_prints_are_a_config_file_of_the_same_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("options.json");
+    let file = file.to_str().unwrap();
+    for (name, args) in [
+        ("ao-orders", &["l2r", "--count", "4"][..]),
+        ("ao-sample", &["--ckpt", "m.st", "--speculative", "3"]),
+        ("ao-score", &["--ckpt", "m.st", "--shards", "data"]),
+        ("ao-score", &["--ref", "m.st", "--protocol", "mdlm", "s.jsonl"]),
+        ("ao-score", &["--compare", "a.jsonl", "b.jsonl"]),
+        ("ao-tokenize", &["-o", "out", "--pack", "compat", "--compat-rows", "9", "a.txt"]),
+        ("ao-train", &["--model", "m.json", "--shards", "data", "--out", "run", "--no-shuffle"]),
+    ] {
+        let (_, path) = PROGRAMS.iter().find(|(own, _)| *own == name).unwrap();
+        let printed = text(path, &[args, &["--print-config"]].concat());
+        std::fs::write(file, &printed).unwrap();
+        // What has no flag is said again.
+        let bare = |word: &&&str| ["l2r", "s.jsonl", "a.txt"].contains(*word);
+        let bare: Vec<&str> = args.iter().filter(bare).copied().collect();
+        let again = [&bare[..], &["--config", file, "--print-config"]].concat();
+        assert_eq!(text(path, &again), printed, "{name}");
+        // A later file wins over an earlier one, with its defaults too.
+        if name == "ao-train" {
+            let other = dir.path().join("other.json");
+            std::fs::write(&other, "{\"steps\": 7, \"lr\": 0.5, \"force\": true}").unwrap();
+            let both = ["--config", other.to_str().unwrap(), "--config", file, "--print-config"];
+            assert_eq!(text(path, &both), printed);
+        }
+    }
+}

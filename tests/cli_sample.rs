@@ -316,3 +316,54 @@ fn wrong_arguments_and_hostile_templates_are_one_line_and_exit_2() {
         assert!(text.starts_with("ao-sample: "), "{text}");
     }
 }
+
+#[test]
+fn a_signal_keeps_the_samples_that_are_drawn_and_the_file_says_that_it_is_incomplete() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let folder = prepare();
+        let at = folder.path();
+        let to_file = ["--n", "1000000", "--batch-size", "4", "-o", "s.jsonl"];
+        let mut command = command(at, &to_file);
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // The file has another name until it is finished.
+        let begun = || {
+            let entries = fs::read_dir(at).unwrap().map(|e| e.unwrap());
+            let own = |e: &fs::DirEntry| e.file_name().to_string_lossy().contains("s.jsonl");
+            let text = entries.filter(own).find_map(|e| fs::read_to_string(e.path()).ok());
+            text.is_some_and(|text| text.lines().count() > 20)
+        };
+        let started = std::time::Instant::now();
+        while !begun() {
+            assert!(started.elapsed().as_secs() < 60, "no sample was drawn");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let out = child.wait_with_output().unwrap();
+        let error = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(code), "{error}");
+
+        let text = fs::read_to_string(at.join("s.jsonl")).unwrap();
+        assert!(text.ends_with('\n'));
+        let mut kept: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let summary = kept.pop().unwrap();
+        assert_eq!(kept.remove(0)["type"], "run");
+        let count = kept.len();
+        assert_eq!((&summary["type"], &summary["complete"]), (&"summary".into(), &false.into()));
+        assert_eq!((&summary["samples"], count % 4), (&count.into(), 0), "whole batches are kept");
+        assert!(error.contains(&format!("{count} of 1000000 samples are kept")), "{error}");
+
+        // They are those that a whole run draws, which may take the same name.
+        let some = ["--n", "20", "-o", "s.jsonl"];
+        let refused = sample(at, &some);
+        assert_eq!(refused.status.code(), Some(2), "samples are not overwritten unasked");
+        let again = sample(at, &[&some[..], &["--force"]].concat());
+        assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+        let text = fs::read_to_string(at.join("s.jsonl")).unwrap();
+        let whole: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(whole.last().unwrap()["complete"], true);
+        assert_eq!(whole[1..21], kept[..20]);
+        let left = fs::read_dir(at).unwrap().count();
+        assert_eq!(left, 2, "model.json and s.jsonl");
+    }
+}

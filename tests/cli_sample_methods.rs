@@ -156,3 +156,27 @@ fn ways_that_exclude_each_other_are_refused_in_one_line() {
         assert!(text.starts_with("ao-sample: "), "{text}");
     }
 }
+
+#[test]
+fn flags_that_change_nothing_beside_the_others_are_refused_by_name() {
+    let folder = prepare();
+    let all: Vec<String> = (0..64).map(|id| id.to_string()).collect();
+    for (call, words) in [
+        (&["--schedule", "cosine"][..], "--schedule: without --steps"),
+        (&["--schedule", "linear"], "--schedule: without --steps"),
+        (&["--ban", &all.join(",")], "--ban: every id is banned"),
+        (&["--ban", "3,64"], "--ban 64: the ids are 0 to 63"),
+        (&["--temperature", "0", "--top-k", "5"], "--temperature 0 takes the most likely token"),
+        (&["--top-p-rule", "published"], "--top-p-rule: without --top-p"),
+        (&["--prompt-order", "random"], "--prompt-order: no tokens are given"),
+        (&["--stop-at-eos"], "--stop-at-eos: no end-of-document token is known"),
+    ] {
+        let output = sample(folder.path(), call);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{call:?}: {text}");
+        assert!(text.lines().count() == 1 && text.contains(words), "{call:?}: {text}");
+        assert!(output.stdout.is_empty());
+    }
+    records(folder.path(), &["--schedule", "cosine", "--steps", "4"]);
+    records(folder.path(), &["--ban", &all[1..].join(",")]);
+}

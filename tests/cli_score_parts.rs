@@ -433,3 +433,35 @@ fn rows_of_one_set_score_the_same_tokens_and_sets_are_told_apart() {
     assert_eq!(out.status.code(), Some(2), "{error}");
     assert!(error.contains("wt2-five.jsonl: reads") && error.contains("5 sequences"), "{error}");
 }
+
+#[test]
+fn flags_that_change_nothing_beside_the_others_are_refused_by_name() {
+    let dir = prepared();
+    let folder = dir.path();
+    write(folder, "a.jsonl", &[]);
+    std::fs::write(folder.join("s.jsonl"), "{\"tokens\":[1,2,3]}\n").unwrap();
+    for flag in [
+        &["--mc", "3"][..],
+        &["--orders", "l2r"],
+        &["--elbo"],
+        &["--ensemble", "2"],
+        &["--masks", "m.jsonl"],
+        &["--cloze", "spans:1x2"],
+        &["--target-se", "0.1"],
+        &["--per-token"],
+        &["--skip", "2"],
+        &["--max-sequences", "2"],
+        &["--raw-u16"],
+    ] {
+        for task in [
+            &["--compare", "a.jsonl", "a.jsonl"][..],
+            &["--merge", "a.jsonl"],
+            &["s.jsonl", "--ref", "m.st"],
+        ] {
+            refused(&score(folder, &[task, flag].concat()), flag[0]);
+        }
+    }
+    refused(&score(folder, &["--compare", "a.jsonl", "a.jsonl", "--weights", "raw"]), "--weights");
+    let one = ["--orders", "l2r", "--mc", "3"];
+    refused(&score(folder, &[&BASE[..], &one].concat()), "--mc 3: l2r has one order");
+}

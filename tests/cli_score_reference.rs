@@ -291,3 +291,28 @@ fn gpt2_from_a_hugging_face_folder_judges_as_transformers_does() {
     close("perplexity_pooled", number(&figures, "ppl_of_mean"));
     assert_eq!(summary["given_tokens"], 1);
 }
+
+#[test]
+fn samples_of_a_stopped_program_are_judged_and_said_to_be_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(&dir.path().join("m.st"), &tiny(8, 50), true);
+    let samples = [json!({"tokens": [1, 2, 3]}), json!({"tokens": [4, 5, 6, 7]})];
+    let last = |complete: bool| json!({"type": "summary", "samples": 2, "complete": complete});
+    let judged = |complete: bool| {
+        let text = lines(&samples) + &lines(&[last(complete)]);
+        std::fs::write(dir.path().join("s.jsonl"), text).unwrap();
+        let out = Command::new(env!("CARGO_BIN_EXE_ao-score"))
+            .current_dir(dir.path())
+            .args(["--device", "cpu", "--ref", "m.st", "s.jsonl"])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        (records(&out).pop().unwrap(), error)
+    };
+    let (summary, error) = judged(false);
+    assert_eq!((&summary["complete"], &summary["samples"]), (&false.into(), &2.into()));
+    assert!(error.contains("warning: s.jsonl is not complete"), "{error}");
+    let (whole, error) = judged(true);
+    assert!(whole.get("complete").is_none() && !error.contains("warning"), "{error}");
+    assert_eq!(whole["perplexity"], summary["perplexity"]);
+}

@@ -190,6 +190,21 @@ fn a_file_that_lacks_a_figure_is_named_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn samples_of_a_stopped_program_make_no_report() {
+    let dir = tempfile::tempdir().unwrap();
+    write_run(dir.path());
+    let path = dir.path().join("samples.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let stopped = text.replace("\"seconds\":2.0", "\"seconds\":2.0,\"complete\":false");
+    fs::write(&path, stopped).unwrap();
+    let out = summary(dir.path(), &GATHER);
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(error.contains("samples.jsonl: is not complete"), "{error}");
+    assert!(error.contains("stopped after 2 samples"), "{error}");
+}
+
+#[test]
 fn scores_in_which_a_sequence_comes_twice_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path());

@@ -285,9 +285,36 @@ fn padded_rows_are_cut_and_keep_the_tokens_at_their_ends() {
     let totals = &room.manifest("text")["totals"];
     assert_eq!((&totals["tokens"], &totals["documents_cut"]), (&8.into(), &1.into()));
     assert_eq!(totals["bytes_of_text"], 27 * 3 / 6 + 5);
-    room.fails(&["--bos", "3", "-o", "no", "a.txt"], 2, &["--bos goes with --pack pad"]);
+    room.fails(&["--bos", "3", "-o", "no", "a.txt"], 2, &["--bos", "--pack other than pad"]);
     let call = [&bos[..4], &["--pad-length", "2", "-o", "no", "a.txt"]].concat();
     room.fails(&call, 2, &["--pad-length 2: leaves no room"]);
     let call = ["--bos", "[CLS]", "--pack", "pad", "-o", "no", "a.txt"];
     room.fails(&call, 2, &["--bos [CLS]: no such special token"]);
+}
+
+#[test]
+fn flags_that_change_nothing_beside_the_others_are_refused_by_name() {
+    let room = Room::new();
+    room.file("a.txt", "one\ntwo\n");
+    room.file("ids.jsonl", "[1,2]\n");
+    room.ok(&["-o", "shards", "a.txt"]);
+    let ids = ["--ids", "--vocab-size", "9", "-o", "out", "ids.jsonl"];
+    let text = ["-o", "out", "a.txt"];
+    for flag in [&["--strip"][..], &["--lossy"], &["--eos", "none"], &["--shard-tokens", "9"]] {
+        room.fails(&[&["--decode", "shards"], flag].concat(), 2, &[flag[0], "--decode"]);
+        room.fails(&[&["--inspect", "shards"], flag].concat(), 2, &[flag[0], "--inspect"]);
+    }
+    room.fails(&["--inspect", "shards", "--include", "*.bin"], 2, &["--include", "--inspect"]);
+    for flag in [&["--field", "text"][..], &["--keep-newline"], &["--detokenizer", "lm1b"]] {
+        room.fails(&[&ids, flag].concat(), 2, &[flag[0], "--ids"]);
+    }
+    for flag in [&["--compat-rows", "9"][..], &["--compat-procs", "2"]] {
+        room.fails(&[&text, flag].concat(), 2, &[flag[0], "--pack"]);
+    }
+    room.fails(&[&text[..], &["--train-bytes", "9"]].concat(), 2, &["--train-tokenizer"]);
+    let file = ["--document", "file", "--keep-newline"];
+    room.fails(&[&text, &file[..]].concat(), 2, &["--keep-newline", "--document file"]);
+    let raw = ["--write", "raw-u16", "--shard-tokens", "9"];
+    room.fails(&[&text, &raw[..]].concat(), 2, &["--shard-tokens", "raw-u16"]);
+    assert!(!room.path("out").exists());
 }

@@ -149,7 +149,7 @@ fn updates_that_are_not_finite_are_left_out_as_often_as_asked() {
     let go_on = ["--resume", text(&broken), "--skip-nonfinite", "2"];
     succeed(&tool("ao-train"), &go_on);
     assert!(checkpoint_bytes(&whole) == checkpoint_bytes(&broken));
-    let result = run(&tool("ao-train"), &["--resume", text(&out)]);
+    let result = run(&tool("ao-train"), &["--resume", text(&out), "--quiet"]);
     stopped(&result, &out, "step 4:", "step-00000003");
 }
 
@@ -177,6 +177,9 @@ fn unusable_calls_are_refused_in_one_line_and_leave_nothing() {
     refuse_with(&["--batch-size", "0"], "at least 1");
     refuse_with(&["--device", "gpu"], "gpu");
     refuse(&["--resume", text(&trace.dir)], "no run folder");
+    refuse_with(&["--eval-every", "5"], "--eval-every: there is nothing to validate on");
+    refuse_with(&["--val-sequences", "5"], "--val-sequences: there is nothing to validate on");
+    refuse_with(&["--ema", "none", "--no-ema-warmup"], "--no-ema-warmup: --ema none");
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn orders_from_a_pipe_are_piped_again_from_their_start() {
     let orders = text(&trace.orders);
     let first = piped(&[&args[..], &["--orders", "-", "--steps", "3"]].concat(), orders);
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
-    let resume = ["--resume", text(&broken), "--steps", "8"];
+    let resume = ["--resume", text(&broken), "--steps", "8", "--quiet"];
 
     // Nothing in the pipe, or too little: one line, and the checkpoint stays as it was.
     let short = trace.dir.join("short.jsonl");
@@ -193,7 +193,7 @@ fn a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_roo
     // The disk is full in the middle of the first file, and behind the weights and averages.
     for room in [size / 2, size + 4096] {
         let mut command = Command::new(tool("ao-train"));
-        command.args(["--resume", text(&run), "--steps", "8", "--save-every", "2"]);
+        command.args(["--resume", text(&run), "--steps", "8", "--save-every", "2", "--quiet"]);
         limit(&mut command, libc::RLIMIT_FSIZE, room);
         let result = command.output().unwrap();
         let stderr = String::from_utf8_lossy(&result.stderr);
@@ -290,7 +290,7 @@ fn a_killed_run_goes_on_from_a_whole_checkpoint() {
     let mut before = 1;
     for round in 0..20u64 {
         let mut child = Command::new(tool("ao-train"))
-            .args(["--resume", text(&out), "--steps", "4000"])
+            .args(["--resume", text(&out), "--steps", "4000", "--quiet"])
             .spawn()
             .unwrap();
         // From before the first step of this start to the middle of some later save.
@@ -350,4 +350,102 @@ fn a_folder_is_trained_in_by_one_process_at_a_time() {
     child.wait().unwrap();
     assert!(steps(&run).len() >= before, "the refused ones have touched the records");
     succeed(&tool("ao-train"), &["--resume", text(&run), "--steps", "1"]);
+}
+
+/// What a start says on stderr.
+fn said(args: &[&str]) -> String {
+    let out = common::train::run(&tool("ao-train"), args);
+    let stderr = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{args:?}: {stderr}");
+    stderr
+}
+
+#[test]
+fn what_becomes_of_the_learning_rate_is_said_when_a_run_goes_on_longer() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let run = trace.dir.join("run");
+    let args: Vec<&str> = stateful(&trace, text(&model), text(&run));
+    let decay = args.iter().position(|&flag| flag == "--decay-steps").unwrap();
+    let args: Vec<&str> = [&args[..decay], &args[decay + 2..], &["--steps", "4"]].concat();
+    let rates = || -> Vec<f64> { steps(&run).iter().map(|r| r["lr"].as_f64().unwrap()).collect() };
+    assert_eq!(said(&args), "", "--quiet");
+
+    // The decay ends where it would have ended, and a run of an older version says so too.
+    let state = run.join("checkpoints/step-00000004/trainer.json");
+    let mut old: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
+    assert_eq!(old.as_object_mut().unwrap().remove("decay_steps"), Some(4.into()));
+    std::fs::write(&state, old.to_string()).unwrap();
+    let go_on = ["--resume", text(&run)];
+    let stderr = said(&[&go_on[..], &["--steps", "6"]].concat());
+    let line = "the learning rate keeps its decay to step 4 and is 0.001 after it; --decay-steps 6 \
+                would go on at 5.500e-3";
+    assert!(stderr.lines().any(|l| l == line), "--quiet is not of the run: {stderr}");
+    assert_eq!(rates()[4..], [0.001, 0.001]);
+
+    // Another end is a jump.
+    let stderr = said(&[&go_on[..], &["--steps", "8", "--decay-steps", "10"]].concat());
+    let line = "warning: the learning rate goes on at 5.500e-3, not at the 1.000e-3 of the run so \
+                far (lr 0.01 -> 0.001, warm-up 2, decay to step 4)";
+    assert!(stderr.lines().any(|l| l == line), "{stderr}");
+    assert!((rates()[6] - 0.0055).abs() < 1e-12, "{:?}", rates());
+    let stderr = said(&[&go_on[..], &["--steps", "9"]].concat());
+    assert!(stderr.contains("keeps its decay to step 10\n"), "{stderr}");
+    assert!(!stderr.contains("warning"), "{stderr}");
+    let quiet = said(&[&go_on[..], &["--steps", "10", "--quiet"]].concat());
+    assert_eq!(quiet, "");
+}
+
+#[test]
+fn a_warm_up_beyond_the_run_or_its_decay_is_told() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let args = stateful(&trace, text(&model), "none");
+    let args: Vec<&str> = args.into_iter().filter(|&flag| flag != "--quiet").collect();
+    let dry =
+        |more: &[&str]| said(&[&args[..], &["--dry-run", "--peak-tflops", "1"], more].concat());
+    assert!(!dry(&[]).contains("warning"));
+    let long = dry(&["--warmup", "9"]);
+    assert!(long.contains("warning: --warmup 9 is longer than the 8 steps"), "{long}");
+    let early = dry(&["--warmup", "5", "--decay-steps", "4"]);
+    assert!(early.contains("warning: --warmup 5 is longer than the decay to step 4"), "{early}");
+}
+
+#[test]
+fn what_a_run_has_for_good_is_refused_beside_resume_and_its_record_stays_true() {
+    let trace = trace();
+    let init = initial_weights(&trace.dir);
+    let (first, run) = (trace.dir.join("first"), trace.dir.join("run"));
+    let mut args = flags(&trace, text(&init), text(&first));
+    args.extend(["--steps", "1"]);
+    succeed(&tool("ao-train"), &args);
+    std::fs::rename(&first, &run).unwrap();
+    for flag in ["--model", "--init", "--out"] {
+        let call = ["--resume", text(&run), flag, text(&init)];
+        refuse(&call, &format!("{flag}: --resume {} goes on with", run.display()));
+    }
+    let ema = ["--resume", text(&run), "--ema", "0.99"];
+    refuse(&ema, "--ema 0.99: the run keeps 0.9999; a resumed run cannot begin another average");
+    // Shards of the same number of ids with a tokenizer.
+    let other = trace.dir.join("other");
+    let words = trace.dir.join("words.txt");
+    std::fs::write(&words, "the cat sat on the mat and the dog sat on the log\n".repeat(9))
+        .unwrap();
+    succeed(&tool("ao-tokenize"), &["--train-tokenizer", "260", "-o", text(&other), text(&words)]);
+    let mut config = golden_config("train-trace").0.to_json();
+    config["vocab_size"] = 260.into();
+    let model = trace.dir.join("large.json");
+    std::fs::write(&model, config.to_string()).unwrap();
+    let large = trace.dir.join("large");
+    let args: Vec<&str> = stateful(&trace, text(&model), text(&large));
+    succeed(&tool("ao-train"), &[&args[..], &["--steps", "1"]].concat());
+    let shards = ["--resume", text(&large), "--shards", text(&other), "--orders", "uniform"];
+    refuse(&shards, "--shards: their tokenizer is");
+    // The folder has moved, and the weights that the run began with are still known.
+    succeed(&tool("ao-train"), &["--resume", text(&run), "--steps", "2"]);
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(run.join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["out"], text(&run));
+    assert_eq!(config["init"], text(&init));
+    assert_eq!((&config["steps"], &config["quiet"]), (&2.into(), &false.into()));
 }

@@ -2,6 +2,35 @@
 
 use serde::Serialize;
 
+use crate::{Error, Result};
+
+/// Refuses a call for the first of its faults: whether it is there, and the words for it.
+///
+/// # Errors
+/// [`Error::Usage`] with these words.
+pub fn refuse(faults: &[(bool, &str)]) -> Result<()> {
+    match faults.iter().find(|(there, _)| *there) {
+        Some((_, words)) => Err(Error::usage(*words)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses the first flag that was given and that `task` does not listen to.
+///
+/// # Errors
+/// [`Error::Usage`] that names the flag.
+pub fn refuse_idle<'a>(
+    task: &str,
+    flags: impl IntoIterator<Item = &'a (&'a str, bool)>,
+) -> Result<()> {
+    match flags.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => {
+            Err(Error::usage(format!("{flag}: {task} has no use for it; leave it out")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// `--seed`, the coordinate that every draw of a run depends on.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct Seed {

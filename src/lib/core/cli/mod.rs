@@ -16,7 +16,7 @@ mod run;
 pub mod signals;
 pub mod units;
 
-pub use args::{Compute, DType, DeviceChoice, Quiet, Seed, parse_count};
+pub use args::{Compute, DType, DeviceChoice, Quiet, Seed, parse_count, refuse, refuse_idle};
 pub use machine::{instruction_sets, peak_memory_bytes};
 pub use output::{OutputArgs, Sink, TargetArgs};
 pub use progress::Progress;

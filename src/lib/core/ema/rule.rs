@@ -145,6 +145,9 @@ fn snapshot(file: &CheckpointFile) -> Result<Snapshot> {
     Ok(Snapshot { profile, step: metadata.step })
 }
 
+/// The relative error of a profile from which on people are warned.
+const FAR_OFF: f64 = 0.1;
+
 /// Profiles are summed over all steps, so a damaged number must not run for ever.
 const MAX_STEP: u64 = 100_000_000;
 
@@ -206,6 +209,13 @@ impl Average {
         if let Some((_, error)) = self.built {
             let percent = 100.0 * error;
             lines.push(format!("profile off by {percent:.3} % of its norm (0 is exact)"));
+            if error > FAR_OFF {
+                lines.push(
+                    "warning: this is not the average that --posthoc names: the files hold too \
+                     little of it; give more steps, or a decay near those that were kept"
+                        .into(),
+                );
+            }
         }
         lines
     }

@@ -221,6 +221,14 @@ fn sampling(path: &Path) -> Result<(Sampling, Vec<String>)> {
             texts.push(text.as_str().unwrap_or_default().to_owned());
         }
     })?;
+    if records.last.get("complete").is_some_and(|known| known == false) {
+        return Err(Error::input_at(
+            path,
+            format!(
+                "is not complete: ao-sample was stopped after {samples} samples; draw it again"
+            ),
+        ));
+    }
     let seconds = records.number("seconds")?;
     let tokens_per_second = tokens as f64 / seconds.max(1e-9);
     Ok((Sampling { samples, tokens, seconds, tokens_per_second }, texts))

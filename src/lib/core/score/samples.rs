@@ -54,6 +54,8 @@ pub struct Samples<'a> {
     pub excluded: BTreeMap<&'static str, u64>,
     /// The run record of the program that drew them.
     pub run: Option<Map<String, Value>>,
+    /// Whether that program says that it was stopped before it had drawn all.
+    pub stopped: bool,
 }
 
 impl<'a> Samples<'a> {
@@ -70,7 +72,7 @@ impl<'a> Samples<'a> {
             )));
         }
         let reader = jsonl::Reader::open(path)?;
-        Ok(Samples { reader, judge, next: 0, excluded: BTreeMap::new(), run: None })
+        Ok(Samples { reader, judge, next: 0, excluded: BTreeMap::new(), run: None, stopped: false })
     }
 
     /// The next sample; records of other types are passed over.
@@ -86,7 +88,10 @@ impl<'a> Samples<'a> {
                     self.run = Some(object);
                     continue;
                 }
-                Some(_) => continue,
+                Some(_) => {
+                    self.stopped |= object.get("complete").is_some_and(|known| known == false);
+                    continue;
+                }
             }
             let tokens = self.tokens(&object)?;
             let tokens = self.check(tokens);

@@ -25,9 +25,10 @@ pub struct TokenizeArgs {
     /// Train a byte-level BPE tokenizer with N ids on the inputs, and use it
     #[arg(long, value_name = "N", conflicts_with = "tokenizer")]
     pub(super) train_tokenizer: Option<usize>,
-    /// Largest amount of text that --train-tokenizer reads
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = cli::parse_count)]
-    pub(super) train_bytes: u64,
+    /// Largest amount of text that --train-tokenizer reads [default: 1G]
+    #[arg(long, value_name = "BYTES", value_parser = cli::parse_count)]
+    #[arg(requires = "train_tokenizer")]
+    pub(super) train_bytes: Option<u64>,
     /// Turn the text of special tokens into these tokens
     #[arg(long)]
     pub(super) allow_special: bool,
@@ -85,15 +86,15 @@ pub struct TokenizeArgs {
     /// Rule by which readers cut documents into blocks
     #[arg(long, value_enum, default_value = "stream")]
     pub(super) pack: Pack,
-    /// With --pack compat: documents per batch
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) compat_rows: u64,
-    /// With --pack compat: number of processes to imitate
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) compat_procs: u64,
-    /// With --pack pad: most tokens of a document, with those of --bos and --eos
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) pad_length: u64,
+    /// With --pack compat: documents per batch [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) compat_rows: Option<u64>,
+    /// With --pack compat: number of processes to imitate [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) compat_procs: Option<u64>,
+    /// With --pack pad: most tokens of a document, with those of --bos and --eos [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) pad_length: Option<u64>,
     /// Hold out a fraction of the documents, chosen by hash. Writes OUTPUT/train and OUTPUT/val
     #[arg(long, value_name = "val=SHARE", value_parser = parse_split)]
     pub(super) split: Option<f64>,
@@ -101,8 +102,9 @@ pub struct TokenizeArgs {
     #[arg(long, value_enum, default_value = "shards")]
     pub(super) write: Write,
     /// Start a new shard at the first end of a document at or after this many tokens
-    #[arg(long, value_name = "N", default_value = "100M", value_parser = cli::parse_count)]
-    pub(super) shard_tokens: u64,
+    /// [default: 100M]
+    #[arg(long, value_name = "N", value_parser = cli::parse_count)]
+    pub(super) shard_tokens: Option<u64>,
     /// Encoding threads. The shards do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(super) threads: Option<u64>,

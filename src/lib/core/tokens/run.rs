@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::args::{Pack, TokenizeArgs, Write};
 use super::decode::decode;
+use super::detokenize::Detokenizer;
 use super::encode::Rule;
 use super::eos::EosChoice;
 use super::inspect::inspect;
 use super::job::{Existing, Job};
 use super::pipeline::Watch;
-use super::reader::{DEFAULT_FIELD, Progress, ReadOptions};
+use super::reader::{DEFAULT_FIELD, DocumentUnit, Progress, ReadOptions};
 use super::sniff::InputFormat;
 use super::train::train_tokenizer;
 use super::{OpenOptions, Source, Tokenizer};
@@ -120,6 +121,7 @@ impl Task {
             force: args.force,
         };
         let tokenizer = args.tokenizer.clone();
+        check(&args)?;
         if args.inspect {
             let (raw_u16, vocab_size) = (args.raw_u16, args.vocab_size);
             let options = OpenOptions { verify: true, raw_u16, vocab_size };
@@ -137,10 +139,11 @@ impl Task {
         if args.decode {
             return Ok(Task::Decode { source, read, tokenizer, sink });
         }
-        check(&args)?;
         let vocabulary = Vocabulary {
             choice: match (tokenizer, args.train_tokenizer) {
-                (_, Some(size)) => Choice::Learned { size, most_bytes: args.train_bytes },
+                (_, Some(size)) => {
+                    Choice::Learned { size, most_bytes: args.train_bytes.unwrap_or(1_000_000_000) }
+                }
                 (Some(name), None) => Choice::Named(name),
                 (None, None) if args.ids => Choice::None,
                 (None, None) => Choice::Named("gpt2".into()),
@@ -165,12 +168,53 @@ impl Task {
     }
 }
 
-/// Flags that do not go together.
+/// Refuses flags that do not go together, or that what is asked for does not listen to.
 fn check(args: &TokenizeArgs) -> Result<()> {
-    let text_only = args.field.is_some() && args.input_format == InputFormat::Text;
     let raw = args.write == Write::RawU16;
-    let more_than_one_file = args.split.is_some() || args.resume || args.pack != Pack::Stream;
-    for (wrong, message) in [
+    let of_reading = [
+        ("--train-tokenizer", args.train_tokenizer.is_some()),
+        ("--as", args.input_format != InputFormat::Auto),
+        ("--include", !args.include.is_empty()),
+        ("--exclude", !args.exclude.is_empty()),
+        ("--ids", args.ids),
+    ];
+    let of_text = [
+        ("--field", args.field.is_some()),
+        ("--document", args.document != DocumentUnit::Line),
+        ("--allow-special", args.allow_special),
+        ("--detokenizer", args.detokenizer != Detokenizer::None),
+        ("--keep-newline", args.keep_newline),
+        ("--strip", args.strip),
+        ("--lossy", args.lossy),
+    ];
+    let of_shards = [
+        ("--split", args.split.is_some()),
+        ("--resume", args.resume),
+        ("--pack", args.pack != Pack::Stream),
+        ("--shard-tokens", args.shard_tokens.is_some()),
+    ];
+    let of_compat = [
+        ("--compat-rows", args.compat_rows.is_some()),
+        ("--compat-procs", args.compat_procs.is_some()),
+    ];
+    let of_pad = [("--pad-length", args.pad_length.is_some()), ("--bos", args.bos != "none")];
+    let of_tokens = [
+        ("--eos", args.eos != "auto"),
+        ("--keep-empty", args.keep_empty),
+        ("--skip-bad", args.skip_bad),
+        ("--write", raw),
+    ];
+    let made = || {
+        let packed = of_shards.iter().chain(&of_compat).chain(&of_pad);
+        of_text.iter().chain(&of_tokens).chain(packed)
+    };
+    if args.inspect {
+        return cli::refuse_idle("--inspect", of_reading.iter().chain(made()));
+    }
+    if args.decode {
+        return cli::refuse_idle("--decode", made());
+    }
+    cli::refuse(&[
         (
             args.ids && args.train_tokenizer.is_some(),
             "--train-tokenizer learns from text; leave out --ids",
@@ -184,19 +228,26 @@ fn check(args: &TokenizeArgs) -> Result<()> {
             !args.ids && args.vocab_size.is_some(),
             "--vocab-size is for --ids; text has its tokenizer's size",
         ),
-        (text_only, "--field is for JSON lines and Parquet; leave it or --as text out"),
         (
-            args.bos != "none" && args.pack != Pack::Pad,
-            "--bos goes with --pack pad alone; leave it out",
+            args.field.is_some() && args.input_format == InputFormat::Text,
+            "--field is for JSON lines and Parquet; leave it or --as text out",
         ),
         (
-            raw && more_than_one_file,
-            "--write raw-u16 makes one file: no --split, --resume or --pack",
+            args.keep_newline && args.document == DocumentUnit::File,
+            "--keep-newline is about lines; leave it or --document file out",
         ),
-    ] {
-        if wrong {
-            return Err(Error::usage(message));
-        }
+    ])?;
+    if args.ids {
+        cli::refuse_idle("--ids", &of_text)?;
+    }
+    if raw {
+        cli::refuse_idle("--write raw-u16, which makes one file,", &of_shards)?;
+    }
+    if args.pack != Pack::Compat {
+        cli::refuse_idle("a --pack other than compat", &of_compat)?;
+    }
+    if args.pack != Pack::Pad {
+        cli::refuse_idle("a --pack other than pad", &of_pad)?;
     }
     Ok(())
 }
@@ -232,10 +283,13 @@ fn job(args: TokenizeArgs, source: Source, read: ReadOptions) -> Job {
         packing: match args.pack {
             Pack::Stream => Packing::Stream,
             Pack::Document => Packing::Document,
-            Pack::Compat => Packing::Compat { rows: args.compat_rows, procs: args.compat_procs },
-            Pack::Pad => Packing::Pad { length: args.pad_length, bos_id: None },
+            Pack::Compat => Packing::Compat {
+                rows: args.compat_rows.unwrap_or(1000),
+                procs: args.compat_procs.unwrap_or(1),
+            },
+            Pack::Pad => Packing::Pad { length: args.pad_length.unwrap_or(128), bos_id: None },
         },
-        shard_tokens: args.shard_tokens,
+        shard_tokens: args.shard_tokens.unwrap_or(100_000_000),
         threads: args.threads.map_or_else(cores, |n| n as usize), // at most 1024
         split: args.split.is_some(),
         created_by: format!("ao-tokenize {}", cli::VERSION),

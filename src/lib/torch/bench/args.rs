@@ -28,7 +28,7 @@ pub struct BenchArgs {
     #[serde(flatten)]
     pub(super) checkpoint: CheckpointArgs,
     /// Model config. The weights are random, which does not change the speed
-    #[arg(long, value_name = "FILE.json", conflicts_with = "ckpt")]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["ckpt", "model_config", "weights"])]
     pub model: Option<PathBuf>,
     /// Batch sizes: samples drawn together
     #[arg(long, value_name = "B,B", value_delimiter = ',', default_value = "32,1")]

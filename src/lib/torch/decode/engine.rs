@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ao_core::cli::signals;
 use ao_core::process::Masks;
 use ao_core::{Error, Result};
 use tch::Tensor;
@@ -109,7 +110,7 @@ impl Engine {
     /// A pass of the network over what the sequences ask for.
     ///
     /// # Errors
-    /// As [`Predictor::predict`].
+    /// As [`Predictor::predict`] and [`Engine::timed`].
     pub fn predict(&mut self, sequences: &mut [Sequence], asks: &[Ask]) -> Result<Tensor> {
         for (sequence, ask) in sequences.iter_mut().zip(asks) {
             sequence.network_calls += usize::from(!ask.positions.is_empty());
@@ -118,7 +119,12 @@ impl Engine {
     }
 
     /// A pass of the network, counted and timed.
-    pub fn timed<T>(&mut self, pass: impl FnOnce(&mut Engine) -> T) -> T {
+    ///
+    /// # Errors
+    /// Those of `pass`, and [`Error::Interrupted`] once a signal has come that the program is to
+    /// finish on.
+    pub fn timed<T>(&mut self, pass: impl FnOnce(&mut Engine) -> Result<T>) -> Result<T> {
+        signals::interrupted()?;
         let started = Instant::now();
         let result = pass(self);
         self.tally.trunk += started.elapsed();

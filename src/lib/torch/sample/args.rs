@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use ao_core::cli::{Compute, OutputArgs, Progress, Quiet, Seed};
+use ao_core::cli::{Compute, OutputArgs, Progress, Quiet, Seed, refuse};
+use ao_core::process::Masks;
 use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result};
 use clap::ArgGroup;
@@ -30,9 +31,9 @@ pub struct SampleArgs {
     /// per token, which is exact]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps: Option<u64>,
-    /// Rule for the number of tokens that each step reveals
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) schedule: Schedule,
+    /// Rule for the number of tokens that each of --steps reveals [default: linear]
+    #[arg(long, value_enum)]
+    pub(super) schedule: Option<Schedule>,
     /// Generation order: a SPEC of ao-orders, a .npy or .jsonl file, or - for stdin. Sample i uses
     /// row i. adaptive:top-prob, adaptive:margin and adaptive:entropy reveal the positions of which
     /// the model is most confident; :window=W limits them to the first W free positions
@@ -117,11 +118,15 @@ pub struct SampleArgs {
 }
 
 impl SampleArgs {
-    /// How samples are drawn, of `vocab_used` real ids.
+    /// How samples are drawn, of `vocab_used` real ids, by a model with `masks` or without.
     ///
     /// # Errors
     /// Malformed values.
-    pub(super) fn settings(&self, vocab_used: usize) -> Result<SampleSettings> {
+    pub(super) fn settings(
+        &self,
+        vocab_used: usize,
+        masks: Option<Masks>,
+    ) -> Result<SampleSettings> {
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let adaptive = self.order.as_deref().filter(|order| order.starts_with("adaptive"));
         let adaptive = adaptive.map(str::parse).transpose();
@@ -129,18 +134,69 @@ impl SampleArgs {
         let speculative = self.speculative.map(|depth| Drafts::Speculative(size(depth)));
         let rejection = self.rejection.map(|orders| Drafts::Rejection(size(orders)));
         let filter = self.filter(vocab_used);
-        filter.check()?;
+        if let Some(id) = filter.banned.last().filter(|&&id| id as usize >= vocab_used) {
+            return Err(Error::usage(format!(
+                "--ban {id}: the ids are 0 to {}; leave it out",
+                vocab_used.saturating_sub(1)
+            )));
+        }
+        // A mask is never drawn either.
+        let mut never = filter.clone();
+        never.banned.extend(masks.map(|masks| masks.id as u32));
+        never.banned.sort_unstable();
+        never.check()?;
         Ok(SampleSettings {
             order: self.order.clone().filter(|_| adaptive.is_none()),
             adaptive,
             drafts: speculative.or(rejection),
             sampler: self.sampler,
             steps: self.steps.map(size),
-            schedule: self.schedule,
+            schedule: self.schedule.unwrap_or_default(),
             prompt_order: self.prompt_order,
             filter,
             candidates: self.top_k_candidates,
         })
+    }
+
+    /// Refuses flags that change nothing beside the others: for a model whose sampler has the name
+    /// given, and its tokenizer.
+    ///
+    /// # Errors
+    /// One line that names the flag.
+    pub(super) fn check_effects(
+        &self,
+        sampler: Option<&str>,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<()> {
+        let filtered = self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0;
+        let given = self.prompt.is_some() || self.infill.is_some();
+        let scheduled = self.schedule.is_some();
+        refuse(&[
+            (
+                scheduled && sampler == Some("first-hitting"),
+                "--schedule: --sampler first-hitting draws the time of each token; leave it out",
+            ),
+            (
+                scheduled && self.steps.is_none() && sampler != Some("tweedie"),
+                "--schedule: without --steps a step reveals one token; give --steps too",
+            ),
+            (
+                self.temperature == 0.0 && filtered,
+                "--temperature 0 takes the most likely token; leave out --top-k, --top-p, --min-p",
+            ),
+            (
+                self.top_p_rule == TopPRule::Published && self.top_p >= 1.0,
+                "--top-p-rule: without --top-p all tokens stay; give --top-p too",
+            ),
+            (
+                self.prompt_order != PromptOrder::default() && !given,
+                "--prompt-order: no tokens are given; give --prompt or --infill too",
+            ),
+            (
+                self.stop_at_eos && tokenizer.is_none_or(|t| t.eos_id().is_none()),
+                "--stop-at-eos: no end-of-document token is known; give --tokenizer",
+            ),
+        ])
     }
 
     pub(super) fn find_tokenizer(&self, loaded: &Loaded) -> Result<Option<Tokenizer>> {
@@ -192,7 +248,8 @@ impl SampleArgs {
     }
 
     pub(super) fn warn_of_steps(&self, templates: &[Template], progress: &Progress) {
-        let counted = matches!(self.schedule, Schedule::Linear | Schedule::Cosine);
+        let schedule = self.schedule.unwrap_or_default();
+        let counted = matches!(schedule, Schedule::Linear | Schedule::Cosine);
         let free = templates.iter().map(Template::free).min().unwrap_or(0);
         if let Some(steps) = self.steps.filter(|&s| counted && s > free as u64)
             && !self.quiet.quiet

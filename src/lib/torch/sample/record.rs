@@ -89,10 +89,11 @@ impl Writer<'_> {
         tokenizer.decode_lossy(&tokens[..end])
     }
 
-    /// The last record.
-    pub fn summary(&self, seconds: f64, tally: Tally) -> Value {
+    /// The last record; `complete` says whether all samples are there.
+    pub fn summary(&self, complete: bool, seconds: f64, tally: Tally) -> Value {
         let mut record = json!({
             "type": "summary",
+            "complete": complete,
             "samples": self.samples,
             "token_count": self.tokens,
             "seconds": seconds,

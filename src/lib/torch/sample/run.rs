@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ao_core::cli::{Input, Progress, RunRecord, Sink};
+use ao_core::cli::{Input, Progress, RunRecord, Sink, signals};
 use ao_core::format::jsonl;
 use ao_core::orders::OrderSource;
 use ao_core::rng::{Domain, Stream};
@@ -18,10 +18,11 @@ use crate::device::Runtime;
 use crate::family::{self, Model};
 use crate::network::Loaded;
 
-/// Draws samples and writes a record of each as soon as its batch is done.
+/// Draws samples and writes a record of each as soon as its batch is done. A signal ends the batch
+/// at hand. The samples before it are kept, and the summary says that they are not all.
 ///
 /// # Errors
-/// Unusable arguments, templates, orders or weights, and a sink that fails.
+/// Unusable arguments, templates, orders or weights, a sink that fails, and a signal.
 pub fn run(args: SampleArgs) -> Result<()> {
     let runtime = Runtime::start(&args.compute)?;
     let loaded = Loaded::open(&args.checkpoint, &runtime)?;
@@ -31,9 +32,10 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let block_size = loaded.config.block_size();
     let limits = Limits { block_size, vocab_used, tokenizer: tokenizer.as_ref() };
     let mut templates = args.templates(limits)?;
-    let settings = args.settings(vocab_used)?;
+    let settings = args.settings(vocab_used, loaded.config.capabilities().masks)?;
     let mut sampler =
         family::of(&loaded.config)?.sampler(Model::of(&loaded, &runtime), &settings)?;
+    args.check_effects(sampler.name(), tokenizer.as_ref())?;
     let eos = tokenizer.as_ref().and_then(Tokenizer::eos_id);
     templates.iter_mut().try_for_each(|template| sampler.suit(template, eos))?;
     let orders = sampler.orders().unwrap_or("l2r");
@@ -75,7 +77,11 @@ pub fn run(args: SampleArgs) -> Result<()> {
     let mut writer = Writer { facts, samples: 0, tokens: 0, steps: 0 };
     let started = Instant::now();
     let mut done = 0;
-    while done < total {
+    signals::finish_on_signal();
+    let stopped = loop {
+        if done >= total {
+            break Ok(());
+        }
         let end = total.min(done.saturating_add(args.batch_size));
         let mut requests = Vec::new();
         for id in done..end {
@@ -88,15 +94,24 @@ pub fn run(args: SampleArgs) -> Result<()> {
             let (order, given) = template.arrange(&row, args.prompt_order, &mut stream);
             requests.push(Request { order, given, stream });
         }
-        for (id, sample) in (done..).zip(sampler.draw(requests)?) {
+        let samples = match signals::interrupted().and_then(|()| sampler.draw(requests)) {
+            Ok(samples) => samples,
+            Err(signal @ Error::Interrupted(_)) if done > 0 => {
+                progress.say(&format!("{done} of {total} samples are kept"));
+                break Err(signal);
+            }
+            Err(error) => return Err(error),
+        };
+        for (id, sample) in (done..).zip(samples) {
             put(&mut sink, &writer.sample(id, &sample, sampler.as_ref()))?;
         }
         progress.add(end - done);
         done = end;
-    }
-    let summary = writer.summary(started.elapsed().as_secs_f64(), *sampler.tally());
-    put(&mut sink, &summary)?;
-    sink.finish()
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    put(&mut sink, &writer.summary(stopped.is_ok(), seconds, *sampler.tally()))?;
+    sink.finish()?;
+    stopped
 }
 
 fn put(sink: &mut Sink, record: &Value) -> Result<()> {

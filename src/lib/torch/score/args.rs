@@ -12,6 +12,24 @@ use serde::Serialize;
 use crate::device::Runtime;
 use crate::network::{CheckpointArgs, Loaded};
 
+/// What says how a model scores, which --compare and --merge have no use for.
+const SCORING: [&str; 14] = [
+    "model_config",
+    "weights",
+    "orders",
+    "elbo",
+    "mc",
+    "ensemble",
+    "masks",
+    "cloze",
+    "target_se",
+    "per_token",
+    "skip",
+    "max_sequences",
+    "raw_u16",
+    "tokenizer",
+];
+
 /// The options of `ao-score`.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 #[command(group(ArgGroup::new("subject").required(true).args(["ckpt", "ref", "compare", "merge"])))]
@@ -25,6 +43,8 @@ pub struct ScoreArgs {
     pub shards: Option<PathBuf>,
     /// Score samples with this model instead of shards (generative perplexity)
     #[arg(long, value_name = "FILE|RUN|NAME", conflicts_with_all = ["ckpt", "shards", "orders", "mc", "ensemble", "resume"])]
+    #[arg(conflicts_with_all = ["elbo", "masks", "cloze", "target_se", "per_token"])]
+    #[arg(conflicts_with_all = ["skip", "max_sequences", "raw_u16"])]
     pub r#ref: Option<PathBuf>,
     /// With --ref: sedd takes the samples' own tokens and averages their perplexities; mdlm
     /// tokenizes their text again and pools all tokens but repeated ends of text; mdlm-first pools
@@ -103,9 +123,11 @@ pub struct ScoreArgs {
     pub resume: Option<PathBuf>,
     /// Compare two files of scores sequence by sequence, and stop. No model is loaded
     #[arg(long, value_name = "FILE", num_args = 2, conflicts_with_all = ["ckpt", "shards", "ref", "merge", "resume"])]
+    #[arg(conflicts_with_all = SCORING)]
     pub compare: Vec<PathBuf>,
     /// Join the parts of one evaluation that --skip and --max-sequences split, and stop
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["ckpt", "shards", "ref", "resume"])]
+    #[arg(conflicts_with_all = SCORING)]
     pub merge: Vec<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]

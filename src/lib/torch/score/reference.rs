@@ -45,6 +45,9 @@ struct Summary<'a> {
     r#type: &'static str,
     protocol: Protocol,
     samples: u64,
+    /// False where the samples' own file says that it is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
     sequences: u64,
     excluded: &'a BTreeMap<&'static str, u64>,
     token_count: u64,
@@ -112,6 +115,13 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     }
     judging.score(&samples.judge, &mut waiting)?;
     judging.progress.finish();
+    if samples.stopped {
+        say(&format!(
+            "warning: {} is not complete: its program was stopped; these are its first {count} \
+             samples",
+            from.display()
+        ));
+    }
     for (reason, count) in &samples.excluded {
         say(&format!("{count} samples were left out: {reason}"));
     }
@@ -123,7 +133,7 @@ pub fn run(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
             ),
         ));
     }
-    judging.finish(args.protocol, count, &samples.excluded, started)
+    judging.finish(args.protocol, count, &samples, started)
 }
 
 struct Judging {
@@ -178,7 +188,7 @@ impl Judging {
         self,
         protocol: Protocol,
         samples: u64,
-        excluded: &BTreeMap<&'static str, u64>,
+        from: &Samples,
         started: Instant,
     ) -> Result<()> {
         let set = &self.set;
@@ -196,8 +206,9 @@ impl Judging {
             r#type: "summary",
             protocol,
             samples,
+            complete: from.stopped.then_some(false),
             sequences: pooled.sequences,
-            excluded,
+            excluded: &from.excluded,
             token_count: pooled.tokens,
             given_tokens: self.reference.given() as u64,
             estimate: Estimate::Exact,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::flops::Ceiling;
 use super::options::TrainArgs;
 use super::plan::Plan;
+use super::schedule::Schedule;
 use crate::network::Head;
 
 /// Values that autograd keeps for each token, layer and column of width: rows before and after
@@ -150,12 +151,7 @@ impl Estimate {
         match (&plan.resumed, &args.init) {
             (Some((_, folder, state)), _) => {
                 lines.push(format!("goes on from step {}: {}", state.step, folder.display()));
-                let decay = plan.schedule.decay_steps;
-                if o.decay_steps.is_none() && decay != size.steps {
-                    lines.push(format!(
-                        "the learning rate keeps its decay to step {decay}; --decay-steps changes it"
-                    ));
-                }
+                lines.extend(schedule_line(plan, state.step, size.steps));
                 if plan.training.is_piped() {
                     lines.push(format!(
                         "orders: pipe the same rows again from their start; {} are passed over",
@@ -242,6 +238,33 @@ impl Estimate {
             "least_seconds": seconds * args.size.steps as f64,
         })
     }
+}
+
+/// What the learning rate does in a run that goes on after `step` up to `steps`, where that is not
+/// plain: it jumps, or its decay does not end with the run.
+fn schedule_line(plan: &Plan, step: u64, steps: u64) -> Option<String> {
+    let (s, before) = (&plan.schedule, plan.schedule_before.as_ref()?);
+    let (next, own, decay) = (s.at(step), before.at(step), s.decay_steps);
+    if next != own {
+        return Some(format!(
+            "warning: the learning rate goes on at {next:.3e}, not at the {own:.3e} of the run so \
+             far (lr {} -> {}, warm-up {}, decay to step {})",
+            before.lr as f32, before.min_lr as f32, before.warmup, before.decay_steps
+        ));
+    }
+    if decay != before.decay_steps {
+        let was = before.decay_steps;
+        return Some(format!("the learning rate decays to step {decay}, before to step {was}"));
+    }
+    if steps > decay {
+        return Some(format!(
+            "the learning rate keeps its decay to step {decay} and is {} after it; --decay-steps \
+             {steps} would go on at {:.3e}",
+            s.min_lr as f32,
+            Schedule { decay_steps: steps, ..*s }.at(step)
+        ));
+    }
+    (steps < decay).then(|| format!("the learning rate keeps its decay to step {decay}"))
 }
 
 fn mib(bytes: u64) -> String {

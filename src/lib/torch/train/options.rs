@@ -30,8 +30,10 @@ pub struct TrainArgs {
     /// Run folder to write
     #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "dry_run"])]
     pub out: Option<PathBuf>,
-    /// Continue this run from its latest checkpoint. Options that are not given are the run's own
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["init", "force"])]
+    /// Continue this run from its latest checkpoint. Options that are not given are those of the
+    /// run, except --quiet. --model, --init and --out are refused. The learning rate decays to the
+    /// same step as before, even with more --steps; --decay-steps changes that
+    #[arg(long, value_name = "RUN", conflicts_with = "force")]
     pub resume: Option<PathBuf>,
     /// Delete what the run folder holds
     #[arg(long)]
@@ -163,6 +165,12 @@ pub enum LossPer {
     Sequence,
 }
 
+/// Steps between validations where nothing is said.
+pub(super) const EVAL_EVERY: u64 = 1000;
+
+/// Sequences of a validation where nothing is said.
+pub(super) const VAL_SEQUENCES: u64 = 256;
+
 /// Validation.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub struct EvalArgs {
@@ -176,10 +184,10 @@ pub struct EvalArgs {
     #[arg(long, value_name = "K", value_parser = positive, requires = "val_shards")]
     pub val_mc: Option<u64>,
     /// Steps between validations; 0 validates only at the end
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = EVAL_EVERY, value_parser = parse_count)]
     pub eval_every: u64,
     /// Sequences to validate on, from the start of the shards
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = VAL_SEQUENCES, value_parser = positive)]
     pub val_sequences: u64,
 }
 

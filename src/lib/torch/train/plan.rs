@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ao_core::cli::Input;
+use ao_core::cli::{Input, refuse};
 use ao_core::ema::EmaDecay;
 use ao_core::family::ModelConfig;
 use ao_core::format::checkpoint::CheckpointFile;
@@ -10,11 +10,12 @@ use ao_core::format::events::EventWriter;
 
 use ao_core::process::Objective;
 use ao_core::{Error, Result};
+use serde_json::Value;
 
 use super::data::{Sequences, parse_shards};
 use super::evaluate::Validation;
 use super::optimizer::AdamW;
-use super::options::TrainArgs;
+use super::options::{EVAL_EVERY, TrainArgs, VAL_SEQUENCES};
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
 use crate::device::Runtime;
@@ -38,6 +39,8 @@ pub struct Plan {
     pub validation: Option<Validation>,
     /// The learning rate.
     pub schedule: Schedule,
+    /// The learning rate of the run so far, where one is gone on with.
+    pub schedule_before: Option<Schedule>,
     /// The optimizer's settings.
     pub optimizer: AdamW,
     /// The averages, by decay as written.
@@ -54,6 +57,7 @@ impl Plan {
     /// # Errors
     /// Options out of range, and inputs that are missing or do not fit the model.
     pub fn new(args: &TrainArgs, runtime: &Runtime) -> Result<Plan> {
+        check_effects(args)?;
         let resumed = args.resume.as_deref().map(RunFolder::resume).transpose()?;
         let mut inputs = Vec::new();
         let model = match (&resumed, &args.model, &args.init) {
@@ -118,8 +122,11 @@ impl Plan {
         if let (None, Some(folder)) = (&resumed, &args.save.tensorboard) {
             EventWriter::refuse_used(folder, args.force)?;
         }
+        let schedule_before =
+            resumed.as_ref().and_then(|(folder, _, state)| schedule_of_run(folder, state));
         Ok(Plan {
-            schedule: schedule(args, resumed.as_ref().map(|(_, _, state)| state))?,
+            schedule: schedule(args, schedule_before)?,
+            schedule_before,
             optimizer: optimizer(args)?,
             decays: decays(&args.optimizer.ema, !args.optimizer.no_ema_warmup)?,
             folder: args.out.clone(),
@@ -140,6 +147,26 @@ fn config_in(path: &Path) -> Result<ModelConfig> {
         .config()?
         .ok_or_else(|| Error::input_at(path, "carries no model config; give --model FILE.json"))?;
     ModelConfig::from_json(&value).map_err(|e| Error::input_at(path, format!("its config: {e}")))
+}
+
+/// Refuses flags of a new run that change nothing beside the others.
+fn check_effects(args: &TrainArgs) -> Result<()> {
+    let (eval, o) = (&args.eval, &args.optimizer);
+    let validates = args.resume.is_some() || eval.val_shards.is_some();
+    refuse(&[
+        (
+            !validates && ![0, EVAL_EVERY].contains(&eval.eval_every),
+            "--eval-every: there is nothing to validate on; give --val-shards too",
+        ),
+        (
+            !validates && eval.val_sequences != VAL_SEQUENCES,
+            "--val-sequences: there is nothing to validate on; give --val-shards too",
+        ),
+        (
+            args.resume.is_none() && o.no_ema_warmup && o.ema == "none",
+            "--no-ema-warmup: --ema none keeps no average; leave one out",
+        ),
+    ])
 }
 
 /// Refuses data and averages that contradict the run to continue.
@@ -172,12 +199,28 @@ fn check_resumed(
     }
 }
 
+/// The learning rate that a run has had so far, by its options and by the end of the decay in its
+/// state.
+fn schedule_of_run(folder: &RunFolder, state: &TrainerState) -> Option<Schedule> {
+    let bytes = std::fs::read(folder.file("config.json")).ok()?;
+    let options: Value = serde_json::from_slice(&bytes).ok()?;
+    let float = |key: &str| options.get(key)?.as_f64();
+    let whole = |key: &str| options.get(key)?.as_u64();
+    let lr = float("lr")?;
+    Some(Schedule {
+        lr,
+        min_lr: float("min_lr").unwrap_or(lr / 10.0),
+        warmup: whole("warmup")?,
+        decay_steps: state.decay_steps.or(whole("decay_steps")).or(whole("steps"))?,
+    })
+}
+
 /// The learning rate. A resumed run keeps the step at which its cosine ends, unless the flags name
 /// another. A later end would raise the rate.
-fn schedule(args: &TrainArgs, resumed: Option<&TrainerState>) -> Result<Schedule> {
+fn schedule(args: &TrainArgs, before: Option<Schedule>) -> Result<Schedule> {
     let o = &args.optimizer;
     let lr = at_least_zero("--lr", o.lr)?;
-    let kept = resumed.and_then(|state| state.decay_steps);
+    let kept = before.map(|schedule| schedule.decay_steps);
     Ok(Schedule {
         lr,
         min_lr: at_least_zero("--min-lr", o.min_lr.unwrap_or(lr / 10.0))?,

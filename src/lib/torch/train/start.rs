@@ -36,6 +36,8 @@ impl Trainer {
         runtime: Runtime,
         ceiling: Option<Ceiling>,
     ) -> Result<Trainer> {
+        // The record names the folder in use, wherever it lay when the run began.
+        let args = TrainArgs { out: args.resume.clone().or(args.out), ..args };
         let weights = match (&plan.resumed, &args.init) {
             (Some((_, step, _)), _) => read_weights(&plan.model, &step.join("model.st"))?,
             (None, Some(path)) => read_weights(&plan.model, path)?,
