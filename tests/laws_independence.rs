@@ -57,7 +57,7 @@ fn prepare(arch: &str, size: Size) -> tempfile::TempDir {
     noisy_weights(&config, Kind::Float).write(&path, &metadata.to_map(), true).unwrap();
     let [.., vocab, length] = size;
     let text = |i: usize, n: usize| (0..n).map(move |k| ((i * 131 + k * 37) % (vocab - 1)) as u32);
-    // Of two lengths in turn, and one of a single token.
+    // Of two lengths in turn, a short one, and one of two tokens.
     let lengths = [length, length, length, length - 1, length - 1, 9, length, length, 2, length];
     let texts: Vec<Vec<u32>> =
         lengths.iter().enumerate().map(|(i, &n)| text(i, n).collect()).collect();
