@@ -20,7 +20,7 @@ type Size = [usize; 5];
 /// Products of many rows and of few, by the crate gemm's kernels and by the toolkit's own.
 const WIDE: Size = [4, 4, 256, 500, 70];
 /// Sizes that fill no vector and no tile.
-const ODD: Size = [2, 3, 48, 65, 37];
+const ODD: Size = [2, 3, 48, 65, 21];
 
 /// One of each family.
 const FAMILIES: [&str; 6] = ["ao-gpt", "sigma-gpt", "gpt2", "mdlm", "sedd", "radd"];
@@ -57,7 +57,7 @@ fn prepare(arch: &str, size: Size) -> tempfile::TempDir {
     noisy_weights(&config, Kind::Float).write(&path, &metadata.to_map(), true).unwrap();
     let [.., vocab, length] = size;
     let text = |i: usize, n: usize| (0..n).map(move |k| ((i * 131 + k * 37) % (vocab - 1)) as u32);
-    // Of two lengths in turn, and one of a single token.
+    // Of two lengths in turn, a short one, and one of two tokens.
     let lengths = [length, length, length, length - 1, length - 1, 9, length, length, 2, length];
     let texts: Vec<Vec<u32>> =
         lengths.iter().enumerate().map(|(i, &n)| text(i, n).collect()).collect();
@@ -68,6 +68,12 @@ fn prepare(arch: &str, size: Size) -> tempfile::TempDir {
     };
     let lines: String = (0..4).map(|i| format!("{}\n", template(i))).collect();
     std::fs::write(folder.path().join("gaps.jsonl"), lines).unwrap();
+    let start = |n: usize| {
+        let known = (0..length).map(|k| (k < n).then_some(k));
+        json!({ "tokens": known.collect::<Vec<_>>() })
+    };
+    let lines = format!("{}\n{}\n", start(1), start(length / 2));
+    std::fs::write(folder.path().join("starts.jsonl"), lines).unwrap();
     folder
 }
 
@@ -110,9 +116,10 @@ fn differs(folder: &Path, call: &[&str], ways: &[Way], level: &str) -> Option<St
 /// The ways to sample and to score of a family.
 fn calls(arch: &str) -> Vec<Vec<&'static str>> {
     let causal = ["ao-gpt", "sigma-gpt", "gpt2"].contains(&arch);
-    let mut calls: Vec<&str> = vec!["ao-sample --n 8"];
+    let mut calls: Vec<&str> = vec!["ao-sample --n 4 --infill starts.jsonl"];
     if arch != "gpt2" {
         calls.extend([
+            "ao-sample --n 8",
             "ao-sample --n 2 --infill gaps.jsonl",
             "ao-sample --n 8 --order adaptive:top-prob",
             "ao-sample --n 8 --order adaptive:margin:window=5 --steps 12",
@@ -200,9 +207,9 @@ fn every_way_of_a_masked_network_is_that_of_one_sequence_on_one_thread() {
 #[test]
 fn products_of_many_rows_and_of_few_round_alike_in_any_company() {
     let ways = [["8", "1"], ["3", "2"]];
-    compare("ao-gpt", WIDE, &["--n 8 --order adaptive:top-prob", "--per-token"], &BOTH, &ways[1..]);
-    compare("gpt2", WIDE, &["--per-token"], &BOTH, &ways);
-    compare("mdlm", WIDE, &["--elbo --mc"], &BOTH, &ways);
+    compare("ao-gpt", WIDE, &["--n 8 --order adaptive:top-prob", "--mc 2"], &BOTH, &ways[1..]);
+    compare("gpt2", WIDE, &["--per-token"], &BOTH, &ways[..1]);
+    compare("mdlm", WIDE, &["--elbo --mc"], &BOTH, &ways[1..]);
     compare("sedd", WIDE, &["--elbo --mc"], &BOTH, &ways[..1]);
 }
 
