@@ -131,7 +131,7 @@ fn a_report_is_shown_as_text() {
     let text = String::from_utf8(out.stdout).unwrap();
     for line in [
         "training  2 steps, 128 tokens in 4.00 s: 32 tokens a second (cpu, bf16)",
-        "raw          l2r          exact                        2     0.5000    0.2500        1.6     0.400",
+        "raw          l2r          exact                                2     0.5000    0.2500        1.6     0.400",
         "sample 2: a bell",
     ] {
         assert!(text.lines().any(|l| l == line), "no line {line:?} in\n{text}");

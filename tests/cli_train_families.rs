@@ -272,7 +272,9 @@ fn validation_goes_along_several_orders_and_as_many_of_each_as_it_is_told() {
         let scores = corpus.dir.join("scores.jsonl");
         let orders = eval["orders"].as_str().unwrap();
         let mut score = vec!["--ckpt", text(&out), "--shards", val, "-o", text(&scores)];
-        score.extend(["--orders", orders, "--mc", "3", "--max-sequences", "20", "--force"]);
+        score.extend(["--orders", orders, "--max-sequences", "20", "--force"]);
+        // All rows of l2r are one order, which is taken once.
+        score.extend(["--mc", "3"].iter().filter(|_| orders != "l2r"));
         succeed(&tool("ao-score"), &score);
         let said = std::fs::read_to_string(&scores).unwrap();
         let summary: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();

@@ -92,6 +92,8 @@ fn documents(path: &Path, ids: bool) {
                 lossy,
                 skip_bad: lossy,
                 detokenizer: Detokenizer::None,
+                bos: lossy.then_some(50_256),
+                most_ids: lossy.then_some(40),
                 eos: Some(50_256),
                 vocab_size: 50_257,
                 val_share: 0.5,

@@ -137,6 +137,11 @@ impl OrderSource {
         matches!(self, OrderSource::Pipe(_))
     }
 
+    /// Whether every row is the same by its SPEC.
+    pub fn is_one_order(&self) -> bool {
+        matches!(self, OrderSource::Spec(stream) if stream.spec().is_one_order())
+    }
+
     /// What the source is, for a run record: SPEC and seed, or file and hash.
     pub fn describe(&self) -> Value {
         let hash = |bytes: &[u8]| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(bytes));

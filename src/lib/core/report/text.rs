@@ -67,7 +67,7 @@ impl Report {
             let [weights, orders, estimate, tokens, nll, error, perplexity, bits] = cells;
             writeln!(
                 out,
-                "{weights:<12} {orders:<12} {estimate:<18} {tokens:>11}{nll:>11}{error:>10}\
+                "{weights:<12} {orders:<12} {estimate:<26} {tokens:>11}{nll:>11}{error:>10}\
                  {perplexity:>11}{bits:>10}"
             )
         };

@@ -132,8 +132,7 @@ fn score_shards(args: &ScoreArgs, say: impl Fn(&str)) -> Result<()> {
     let scorer = family::of(&loaded.config)?.scorer(Model::of(&loaded, &runtime), &settings)?;
     let spec = scorer.orders().unwrap_or("l2r");
     let source = OrderSource::open(spec, loaded.config.block_size(), args.seed.seed)?;
-    let one_order = matches!(&source, OrderSource::Spec(stream) if stream.spec().is_one_order());
-    if args.mc > 1 && one_order && scorer.orders().is_some() {
+    if args.mc > 1 && source.is_one_order() && scorer.orders().is_some() {
         return Err(Error::usage(format!(
             "--mc {}: {spec} has one order for every row; leave --mc out",
             args.mc

@@ -64,7 +64,7 @@ impl Validation {
             ..own.clone()
         };
         let mut ways: Vec<ScoreSettings> = args.eval.val_orders.iter().map(along).collect();
-        for way in &ways {
+        for way in &mut ways {
             let named = way.orders.as_deref().unwrap_or_default();
             let named = config.orders(Some(named), named)?;
             let source = OrderSource::open(&named, config.block_size(), SEED)
@@ -74,6 +74,9 @@ impl Validation {
                     "--val-orders -: a pipe gives its rows once, and there are many validations; \
                      name a SPEC or a file",
                 ));
+            }
+            if source.is_one_order() {
+                way.mc = 1;
             }
             source.require_rows(sequences.saturating_mul(way.mc))?;
         }

@@ -180,7 +180,8 @@ pub struct EvalArgs {
     /// Orders to validate along: one or several SPECs [default: the orders trained along]
     #[arg(long, value_name = "SPEC", num_args = 1.., requires = "val_shards")]
     pub val_orders: Vec<String>,
-    /// Orders or masks per sequence in a validation [default: 1 order; 4 masks]
+    /// Orders or masks per sequence in a validation; of a SPEC with one order, such as l2r, that one
+    /// alone [default: 1 order; 4 masks]
     #[arg(long, value_name = "K", value_parser = positive, requires = "val_shards")]
     pub val_mc: Option<u64>,
     /// Steps between validations; 0 validates only at the end
