@@ -103,12 +103,13 @@ pub fn nll(x: &[f32], matrix: Matrix<f32>, targets: &[i64]) -> Vec<f64> {
 
 fn nll_of_part(x: &[f32], matrix: Matrix<f32>, targets: &[i64], out: &mut [f64]) {
     let vocab = matrix.rows();
-    // Tiles of nearly equal width: none is left that is narrow.
-    let tile = vocab.div_ceil(vocab.div_ceil(TILE).max(1)).max(1);
-    let mut buffer = vec![0f32; targets.len() * tile];
+    // A rest that would be narrow belongs to the tile before.
+    let tiles = ((vocab + TILE - LEAST) / TILE).max(1);
+    let mut buffer = vec![0f32; targets.len() * vocab.min(TILE + LEAST)];
     let mut running = vec![Running::default(); targets.len()];
-    for first in (0..vocab).step_by(tile) {
-        let width = tile.min(vocab - first);
+    for tile in 0..tiles {
+        let first = tile * TILE;
+        let width = if tile + 1 == tiles { vocab - first } else { TILE };
         let logits = &mut buffer[..targets.len() * width];
         product(x, matrix.part(first, width), logits);
         add_parts(logits, width, first, targets, &mut running);

@@ -129,11 +129,15 @@ impl Head {
     pub fn nll(&self, hidden: &Tensor, targets: &[i64]) -> Vec<f64> {
         let size = hidden.size();
         let on_cpu = self.weight.device() == Device::Cpu;
-        if on_cpu && size.len() == 3 && size[0] > 1 && size[1] > 0 {
+        // Tiles of many rows round each row alike in any company.
+        let by_tiles = self.multiplies_itself() && self.vocab_size() >= MANY;
+        let whole = by_tiles && size.len() == 3 && size[1] as usize >= MANY;
+        let whole = whole && targets.iter().all(|&t| t >= 0);
+        if on_cpu && size.len() == 3 && size[0] > 1 && size[1] > 0 && !whole {
             let alone = (0..).zip(targets.chunks(size[1] as usize));
             return alone.flat_map(|(b, own)| self.nll(&hidden.select(0, b), own)).collect();
         }
-        if self.multiplies_itself() && targets.len() >= MANY && self.vocab_size() >= MANY {
+        if by_tiles && targets.len() >= MANY {
             return tch::no_grad(|| self.nll_by_tiles(hidden, targets));
         }
         self.losses(hidden, targets, &Loss::Nll)

@@ -46,24 +46,28 @@ impl Linear {
 
     /// (…, in) to (…, out), in the compute kind.
     ///
-    /// On a CPU and without a tape each sequence of (B, R, in) is multiplied by itself: how a product
-    /// is rounded depends on its number of rows, and must not on the neighbours.
+    /// On a CPU and without a tape no sequence of (B, R, in) depends on its neighbours: how libtorch
+    /// rounds a product depends on its number of rows, so there each is multiplied by itself.
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        if self.frozen && x.dim() == 3 { alone(x, |x| self.product(x)) } else { self.product(x) }
+        let x = cast(x, self.compute);
+        if !self.frozen {
+            return self.product(&x);
+        }
+        if let Some(out) = self.without_tape(&x.contiguous()) {
+            return out;
+        }
+        if x.dim() == 3 { alone(&x, |x| self.product(x)) } else { self.product(&x) }
     }
 
     fn product(&self, x: &Tensor) -> Tensor {
-        let x = cast(x, self.compute);
-        if let Some(out) = self.frozen.then(|| self.without_tape(&x.contiguous())).flatten() {
-            return out;
-        }
         let weight = cast(&self.weight, self.compute);
         let bias = self.bias.as_ref().map(|b| cast(b, self.compute));
         x.linear(&weight, bias.as_ref())
     }
 
     /// The product without a tape, by kernels that use all of the processor's vectors and round alike
-    /// on any number of threads; `None` but in f32 on a CPU.
+    /// on any number of threads and in any company; `None` but in f32 on a CPU. Which kernel it is
+    /// depends on the rows R of a sequence alone.
     fn without_tape(&self, x: &Tensor) -> Option<Tensor> {
         let (rows, weight) = (slice::<f32>(x)?, slice(&self.weight)?);
         let bias = self.bias.as_ref().map(|bias| slice(bias));
@@ -74,7 +78,8 @@ impl Linear {
         // SAFETY: nothing else has the new tensor yet.
         let products = unsafe { slice_mut(&mut out) }?;
         let matrix = Matrix { weight, bias: bias.flatten(), width };
-        if rows.len() >= MANY * width && matrix.rows() >= MANY {
+        let of_one = sizes.iter().rev().nth(1).map_or(1, |&r| r as usize);
+        if of_one >= MANY && matrix.rows() >= MANY {
             gemm::linear(rows, matrix, products);
         } else {
             matmul_into(simd::level(), matrix, rows, products);
