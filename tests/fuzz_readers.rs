@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ao_core::tokens::detokenize::Detokenizer;
 use ao_core::tokens::{
-    Dataset, DocumentUnit, InputFormat, OpenOptions, Pipeline, Progress, ReadOptions, Rule, Source,
+    Cursor, Dataset, DocumentUnit, InputFormat, OpenOptions, Pipeline, ReadOptions, Rule, Source,
     Tokenizer, Watch,
 };
 
@@ -102,7 +102,7 @@ fn documents(path: &Path, ids: bool) {
             threads: 0,
         };
         let mut documents = 0;
-        let outcome = pipeline.run(Progress::default(), &mut Nobody, &mut |batch| {
+        let outcome = pipeline.run(Cursor::default(), &mut Nobody, &mut |batch| {
             documents += batch.documents.len();
             Ok(())
         });

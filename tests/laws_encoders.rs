@@ -3,7 +3,7 @@
 
 mod common;
 
-use ao_core::process::{Draw, Level, Masking, Objective};
+use ao_core::process::{Level, MaskDraw, Masking, Objective};
 use ao_core::rng::{Domain, Stream};
 use ao_torch::family::by_mask::bound::{Bound, Strata};
 use ao_torch::family::by_mask::chain::{Line, chain_nll, span_nll};
@@ -264,7 +264,7 @@ fn a_uniform_network_has_the_constant_as_its_bound_and_less_by_the_published_for
                             true => 0.0,
                             false => lambda.powi(k) * (1.0 - lambda).powi(3 - k),
                         };
-                        let draw = Draw { masked: hidden, ..draw.clone() };
+                        let draw = MaskDraw { masked: hidden, ..draw.clone() };
                         let value = bound.values(&mut asker, &[&tokens[..]], &[draw])[0];
                         sum += (piece[1] - piece[0]) * node * chance * value;
                     }

@@ -4,7 +4,7 @@
 //! The bound on a text's NLL is an expectation over noise levels. It can be taken over the time t,
 //! over the mask probability λ or over the number k of masked tokens; for a model that is not
 //! conditioned on the level all three are the same number, that of the any-order NLL (arXiv
-//! 2406.03736; 2506.19935, equation 5). A [`Draw`] is one term of any of them: the sum of the losses
+//! 2406.03736; 2506.19935, equation 5). A [`MaskDraw`] is one term of any of them: the sum of the losses
 //! of masked tokens, times `weight`, has the bound of the whole sequence, in nats, as its
 //! expectation.
 //!
@@ -62,7 +62,7 @@ pub enum Spread {
 
 /// One mask of a sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Draw {
+pub struct MaskDraw {
     /// The time that a network is conditioned on, where it is: t, λ, or k/T.
     pub time: f64,
     /// What the sum over masked tokens is multiplied by: 1/t, 1/λ, or T/k.
@@ -149,7 +149,7 @@ impl Masking {
     /// The mask of a training sequence of `length` tokens.
     ///
     /// It does not depend on how the step was cut into micro-batches.
-    pub fn training_draw(&self, place: Place, length: usize) -> Draw {
+    pub fn training_draw(&self, place: Place, length: usize) -> MaskDraw {
         let mut stream = Stream::new(place.seed, Domain::Masking, place.index);
         let own = stream.uniform();
         let (i, count) = ((place.index - place.first) as f64, place.count as f64);
@@ -165,24 +165,24 @@ impl Masking {
     }
 
     /// The mask at `fraction`, in [0, 1), of the levels' range; which tokens, by `stream`.
-    pub fn draw_at(&self, fraction: f64, length: usize, stream: &mut Stream) -> Draw {
+    pub fn draw_at(&self, fraction: f64, length: usize, stream: &mut Stream) -> MaskDraw {
         match self.level {
             Level::Time => {
                 let t = TIME_FLOOR + (1.0 - TIME_FLOOR) * fraction;
                 let masked = bernoulli(self.schedule.masked(t), length, stream);
-                Draw { time: t, weight: self.schedule.weight(t), masked }
+                MaskDraw { time: t, weight: self.schedule.weight(t), masked }
             }
             Level::WholeTime => {
                 let (least, most) = (self.schedule.masked(TIME_FLOOR), self.schedule.masked(1.0));
                 let drawn = 1.0 - fraction;
                 let lambda = if drawn > most { 1.0 } else { drawn.max(least) };
                 let masked = bernoulli(lambda, length, stream);
-                Draw { time: (lambda / most).min(1.0), weight: 1.0 / lambda, masked }
+                MaskDraw { time: (lambda / most).min(1.0), weight: 1.0 / lambda, masked }
             }
             Level::Probability => {
                 let lambda = 1.0 - fraction; // in (0, 1]: its inverse stays finite
                 let masked = bernoulli(lambda, length, stream);
-                Draw { time: lambda, weight: 1.0 / lambda, masked }
+                MaskDraw { time: lambda, weight: 1.0 / lambda, masked }
             }
             Level::Count => {
                 let k = ((fraction * length as f64) as usize + 1).min(length);
@@ -191,17 +191,17 @@ impl Masking {
                 positions.truncate(k);
                 positions.sort_unstable();
                 let weight = length as f64 / k as f64;
-                Draw { time: time_of_count(k, length), weight, masked: positions }
+                MaskDraw { time: time_of_count(k, length), weight, masked: positions }
             }
         }
     }
 
     /// The draw of given masks, at a given level or else that of their number.
-    pub fn given(&self, masked: &[u32], level: Option<f64>, length: usize) -> Draw {
+    pub fn given(&self, masked: &[u32], level: Option<f64>, length: usize) -> MaskDraw {
         let level = level.unwrap_or(masked.len() as f64 / length.max(1) as f64);
         // Of nothing masked the sum is 0, whatever its weight.
         let weight = if masked.is_empty() { 0.0 } else { 1.0 / level };
-        Draw { time: level, weight, masked: masked.to_vec() }
+        MaskDraw { time: level, weight, masked: masked.to_vec() }
     }
 
     /// Whether a draw has a level of its own (t or λ), besides which positions are masked.

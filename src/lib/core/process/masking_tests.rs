@@ -10,7 +10,7 @@ fn place(index: u64) -> Place {
     Place { seed: 5, index, first: 24, count: 12 }
 }
 
-fn draws(objective: Objective, length: usize) -> Vec<Draw> {
+fn draws(objective: Objective, length: usize) -> Vec<MaskDraw> {
     (24..36).map(|n| masking(objective).training_draw(place(n), length)).collect()
 }
 

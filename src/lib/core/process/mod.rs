@@ -16,7 +16,7 @@ mod objective;
 pub mod order;
 pub mod score_entropy;
 
-pub use masking::{Draw, Level, Masking, Masks, Spread};
+pub use masking::{Level, MaskDraw, Masking, Masks, Spread};
 pub use noise::LogLinear;
 pub use objective::Objective;
 pub use order::Orders;

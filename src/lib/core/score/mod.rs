@@ -32,6 +32,6 @@ pub use record::{
     SequenceRecord, Setting, Stopped, Summary, Totals,
 };
 pub use resume::{Resumed, resume};
-pub use samples::{Judge, Sample, Samples};
+pub use samples::{Judge, SampleTokens, Samples};
 pub use spans::{SpanSpec, held_out};
 pub use texts::{DISTINCT_TOKENS, Protocol, SetVariety, Variety, cut_behind_end, unigram_entropy};

@@ -35,7 +35,7 @@ impl Judge<'_> {
 
 /// One sample as the reference sees it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct SampleTokens {
     /// Its number among the samples, from 0.
     pub index: u64,
     /// Its `id`, where it has one.
@@ -80,7 +80,7 @@ impl<'a> Samples<'a> {
     /// # Errors
     /// When a line is no JSON object, a sample has neither `text` nor `tokens`, or its tokens are
     /// plainly of another tokenizer; the error names the line.
-    pub fn next_sample(&mut self) -> Result<Option<Sample>> {
+    pub fn next_sample(&mut self) -> Result<Option<SampleTokens>> {
         while let Some(mut object) = self.reader.next_object()? {
             match object.get("type").and_then(Value::as_str) {
                 None | Some("sample") => {}
@@ -100,7 +100,7 @@ impl<'a> Samples<'a> {
             }
             let index = self.next;
             self.next += 1;
-            return Ok(Some(Sample { index, id: object.remove("id"), tokens }));
+            return Ok(Some(SampleTokens { index, id: object.remove("id"), tokens }));
         }
         Ok(None)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::detokenize::Detokenizer;
 use super::encode::Rule;
-use super::reader::{Progress, ReadOptions, read_batches};
+use super::reader::{Cursor, ReadOptions, read_batches};
 use super::source::Source;
 use super::{Dataset, OpenOptions, Tokenizer};
 use crate::format::manifest::{FILE_NAME, Manifest};
@@ -207,7 +207,7 @@ fn decode_ids(
         vocab_size: tokenizer.vocab_size(),
         val_share: 0.0,
     };
-    read_batches(source, &read, Progress::default(), &AtomicU64::new(0), &mut |batch| {
+    read_batches(source, &read, Cursor::default(), &AtomicU64::new(0), &mut |batch| {
         let encoded = rule.encode(&batch, None)?;
         let mut start = 0;
         for document in &encoded.documents {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::detokenize::Detokenizer;
 use super::json_line;
-use super::reader::{Batch, Kind, Progress};
+use super::reader::{Batch, Cursor, Kind};
 use super::tokenizer::Encoder;
 use crate::format::manifest::Totals;
 use crate::{Error, Result};
@@ -55,7 +55,7 @@ pub struct Encoded {
     /// What is wrong with documents that were left out.
     pub complaints: Vec<String>,
     /// How far the inputs are read with the end of this batch.
-    pub progress: Progress,
+    pub progress: Cursor,
 }
 
 /// One document of [`Encoded::ids`].

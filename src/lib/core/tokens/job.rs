@@ -12,7 +12,7 @@ use super::encode::{Encoded, Rule};
 use super::eos::EosChoice;
 use super::folder::{FolderState, FolderWriter};
 use super::pipeline::{Pipeline, Watch};
-use super::reader::{Progress, ReadOptions};
+use super::reader::{Cursor, ReadOptions};
 use super::source::Source;
 use super::tokenizer::Tokenizer;
 use crate::error::IoContext;
@@ -68,7 +68,7 @@ pub struct Existing {
 struct ResumeState {
     version: u32,
     config: Value,
-    progress: Progress,
+    progress: Cursor,
     folders: Vec<FolderState>,
 }
 
@@ -183,7 +183,7 @@ impl Job {
             let manifest = self.manifest(tokenizer.as_ref());
             writers.push(FolderWriter::start(folder, manifest, self.shard_tokens)?);
         }
-        self.write(output, Progress::default(), writers, tokenizer, watch)
+        self.write(output, Cursor::default(), writers, tokenizer, watch)
     }
 
     /// Takes vocabulary and end token from the tokenizer, where the options left them open.
@@ -302,7 +302,7 @@ impl Job {
     fn write(
         &self,
         output: &Path,
-        after: Progress,
+        after: Cursor,
         mut writers: Vec<FolderWriter>,
         tokenizer: Option<Tokenizer>,
         watch: &mut dyn Watch,
@@ -345,7 +345,7 @@ impl Job {
     fn checkpoint(
         &self,
         output: &Path,
-        progress: Progress,
+        progress: Cursor,
         writers: &mut [FolderWriter],
     ) -> Result<()> {
         let state = ResumeState {

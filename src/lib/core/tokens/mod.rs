@@ -46,7 +46,7 @@ pub use documents::Documents;
 pub use encode::{Encoded, Rule};
 pub use gaps::GappedPart;
 pub use pipeline::{Pipeline, Watch};
-pub use reader::{DocumentUnit, Progress, ReadOptions};
+pub use reader::{Cursor, DocumentUnit, ReadOptions};
 pub use run::run;
 pub use shuffle::EpochShuffle;
 pub use sniff::InputFormat;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::encode::{Encoded, Rule};
-use super::reader::{Batch, Progress, ReadOptions, read_batches};
+use super::reader::{Batch, Cursor, ReadOptions, read_batches};
 use super::source::Source;
 use super::tokenizer::{Encoder, Tokenizer};
 use crate::{Error, Result};
@@ -57,7 +57,7 @@ impl Pipeline {
     /// `write` or `watch`.
     pub fn run(
         &self,
-        after: Progress,
+        after: Cursor,
         watch: &mut dyn Watch,
         write: &mut dyn FnMut(Encoded) -> Result<()>,
     ) -> Result<()> {

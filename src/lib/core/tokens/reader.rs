@@ -79,7 +79,7 @@ pub struct Batch {
     /// Marks taken off and files passed over since the batch before.
     pub repairs: Totals,
     /// How far the inputs are read with the end of this batch.
-    pub progress: Progress,
+    pub progress: Cursor,
 }
 
 /// How to read.
@@ -107,11 +107,11 @@ pub struct ReadOptions {
 pub fn read_batches(
     source: &Source,
     options: &ReadOptions,
-    after: Progress,
+    after: Cursor,
     count: &AtomicU64,
     give: &mut dyn FnMut(Batch) -> Result<()>,
 ) -> Result<()> {
-    let done = Progress::default();
+    let done = Cursor::default();
     let pending = Totals::default();
     let mut batcher = Batcher { give, sequence: 0, done, after, batch: None, pending };
     let rest = source.visit(count, &mut |stream| {
@@ -134,7 +134,7 @@ fn changed() -> Error {
 
 /// How far the inputs were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Progress {
+pub struct Cursor {
     /// Documents read, over all streams and whatever became of them.
     pub documents: u64,
     /// Digest of these documents, in order.
@@ -144,9 +144,9 @@ pub struct Progress {
 struct Batcher<'a> {
     give: &'a mut dyn FnMut(Batch) -> Result<()>,
     sequence: u64,
-    done: Progress,
+    done: Cursor,
     /// What an earlier run has done; batches up to there are not given.
-    after: Progress,
+    after: Cursor,
     batch: Option<Batch>,
     /// Marks and files that no batch has told of yet.
     pending: Totals,
@@ -198,7 +198,7 @@ impl Batcher<'_> {
             first_line: line,
             first_byte: byte,
             repairs: Totals::default(),
-            progress: Progress::default(),
+            progress: Cursor::default(),
         })
     }
 
@@ -419,7 +419,7 @@ mod tests {
             raw_u16: false,
         };
         let mut found = Vec::new();
-        read_batches(&source, &options, Progress::default(), &AtomicU64::new(0), &mut |batch| {
+        read_batches(&source, &options, Cursor::default(), &AtomicU64::new(0), &mut |batch| {
             let mut start = 0;
             for (i, &end) in batch.ends.iter().enumerate() {
                 let bytes = batch.bytes[start..end as usize].to_vec();

@@ -10,7 +10,7 @@ use super::eos::EosChoice;
 use super::inspect::inspect;
 use super::job::{Existing, Job};
 use super::pipeline::Watch;
-use super::reader::{DEFAULT_FIELD, DocumentUnit, Progress, ReadOptions};
+use super::reader::{Cursor, DEFAULT_FIELD, DocumentUnit, ReadOptions};
 use super::sniff::InputFormat;
 use super::train::train_tokenizer;
 use super::{OpenOptions, Source, Tokenizer};
@@ -329,7 +329,7 @@ fn write_raw(
     let mut sink = sink.open_binary()?;
     let pipeline = job.pipeline(tokenizer, watch);
     let mut bytes = Vec::new();
-    pipeline.run(Progress::default(), watch, &mut |batch| {
+    pipeline.run(Cursor::default(), watch, &mut |batch| {
         bytes.clear();
         // Ids are below the vocabulary's size, which fits.
         Width::U16

@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use super::bpe::ByteBpe;
 use super::encode::Rule;
 use super::pieces::Pieces;
-use super::reader::{Progress, ReadOptions, read_batches};
+use super::reader::{Cursor, ReadOptions, read_batches};
 use super::source::Source;
 use super::tokenizer::Tokenizer;
 use super::tokenizer_json;
@@ -87,7 +87,7 @@ pub fn train_tokenizer(
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
             let mut left = most_bytes;
-            read_batches(source, read, Progress::default(), &AtomicU64::new(0), &mut |batch| {
+            read_batches(source, read, Cursor::default(), &AtomicU64::new(0), &mut |batch| {
                 for text in rule.training_texts(&batch)? {
                     let bytes = text.len() as u64;
                     if bytes > left || give.send(text).is_err() {

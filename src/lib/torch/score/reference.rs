@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ao_core::cli::{Input, Progress, peak_memory_bytes};
-use ao_core::score::{Estimate, Judge, Protocol, Sample, Samples, Variety};
+use ao_core::score::{Estimate, Judge, Protocol, SampleTokens, Samples, Variety};
 use ao_core::tokens::Tokenizer;
 use ao_core::{Error, Result};
 use serde::Serialize;
@@ -145,7 +145,7 @@ struct Judging {
 
 impl Judging {
     /// Scores a batch of samples and writes their records in order.
-    fn score(&mut self, judge: &Judge, samples: &mut Vec<Sample>) -> Result<()> {
+    fn score(&mut self, judge: &Judge, samples: &mut Vec<SampleTokens>) -> Result<()> {
         let texts: Vec<Option<&[u32]>> =
             samples.iter().map(|sample| sample.tokens.as_deref().ok()).collect();
         let sums = self.reference.score(judge, &texts)?;

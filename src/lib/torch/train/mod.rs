@@ -5,13 +5,14 @@
 //! bit-identical to one that was never stopped.
 
 mod data;
-mod estimate;
+
 mod evaluate;
 mod flops;
 mod metrics;
 mod optimizer;
 mod options;
 mod plan;
+mod requirements;
 mod run_folder;
 mod schedule;
 mod settings;

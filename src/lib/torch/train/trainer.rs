@@ -13,13 +13,13 @@ use ao_core::score;
 use ao_core::{Error, Result};
 
 use super::data::{Loader, StepData};
-use super::estimate::Estimate;
 use super::evaluate::Validation;
 use super::flops::{Ceiling, PeakTflops};
 use super::metrics::{Metrics, StepRecord, SummaryRecord};
 use super::optimizer::Optimizer;
 use super::options::{LossPer, TrainArgs};
 use super::plan::Plan;
+use super::requirements::Requirements;
 use super::run_folder::{RunFolder, TrainerState};
 use super::schedule::Schedule;
 use super::settings::RunSettings;
@@ -36,13 +36,13 @@ use crate::network::Weights;
 pub fn run(args: TrainArgs) -> Result<()> {
     let runtime = Runtime::start(&args.compute)?;
     let plan = Plan::new(&args, &runtime)?;
-    let estimate = Estimate::of(&args, &plan);
+    let requirements = Requirements::of(&args, &plan);
     let say = |line: &str| {
         if !args.quiet.quiet {
             eprintln!("{line}");
         }
     };
-    estimate.lines(&args, &plan).iter().for_each(|line| say(line));
+    requirements.lines(&args, &plan).iter().for_each(|line| say(line));
     let peak = args.save.peak_tflops.or(args.dry_run.then_some(PeakTflops::Measure));
     let ceiling = peak.map(|peak| Ceiling::of(peak, &runtime));
     if let Some(ceiling) = &ceiling {
@@ -50,16 +50,16 @@ pub fn run(args: TrainArgs) -> Result<()> {
             "matrix products in {}: {}; a step takes at least {:.3} s, the run {:.0} s",
             args.compute.dtype,
             ceiling.describe(),
-            estimate.least_seconds(ceiling),
-            estimate.least_seconds(ceiling) * args.size.steps as f64
+            requirements.least_seconds(ceiling),
+            requirements.least_seconds(ceiling) * args.size.steps as f64
         ));
     }
     if let (true, Some(ceiling)) = (args.dry_run, &ceiling) {
-        let line = jsonl::line(&estimate.record(&args, &plan, ceiling))?;
+        let line = jsonl::line(&requirements.record(&args, &plan, ceiling))?;
         return std::io::stdout().write_all(&line).map_err(|e| Error::write("stdout", e));
     }
     if let Some(memory) = device::memory_bytes().filter(|_| !runtime.device.is_cuda()) {
-        estimate.check_memory(&args, memory)?;
+        requirements.check_memory(&args, memory)?;
     }
     signals::finish_on_signal();
     Trainer::start(args, plan, runtime, ceiling)?.train()

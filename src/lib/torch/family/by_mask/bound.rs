@@ -3,7 +3,7 @@
 //! k-form have the same expectation, which is that of the chain over random orders too. The forms
 //! over the time have both ends of it, or, where they are asked for as published, leave them out.
 
-use ao_core::process::{Draw, Level, Masking, Objective};
+use ao_core::process::{Level, MaskDraw, Masking, Objective};
 use ao_core::rng::{Domain, Stream};
 use ao_core::score::{Estimate, Levels, Manner};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Bound {
     }
 
     /// The value of each draw for its text, nats a sequence.
-    pub fn values(&self, asker: &mut Asker, texts: &[&[u32]], draws: &[Draw]) -> Vec<f64> {
+    pub fn values(&self, asker: &mut Asker, texts: &[&[u32]], draws: &[MaskDraw]) -> Vec<f64> {
         let masks = masks(asker.network);
         let questions: Vec<Question> = texts
             .iter()

@@ -6,7 +6,7 @@
 
 use ao_core::family::ModelConfig;
 use ao_core::process::masking::Place;
-use ao_core::process::{Draw, Masking};
+use ao_core::process::{MaskDraw, Masking};
 use ao_core::score::Estimate;
 use ao_core::tokens::Dataset;
 use ao_core::{Error, Result};
@@ -116,7 +116,7 @@ impl Learner for MaskLearner {
     fn accumulate(&mut self, micro: Micro, gradients: &Weights, clock: &mut Clock) -> Result<f64> {
         let place =
             |index| Place { seed: self.seed, index, first: micro.first, count: micro.count };
-        let draws: Vec<Draw> = (micro.index..)
+        let draws: Vec<MaskDraw> = (micro.index..)
             .zip(micro.texts)
             .map(|(index, text)| self.masking.training_draw(place(index), text.len()))
             .collect();
@@ -149,7 +149,11 @@ impl MaskedTexts {
     ///
     /// # Errors
     /// When a text holds the mask's own id.
-    pub fn new(network: &dyn Network, texts: &[Vec<u32>], draws: &[Draw]) -> Result<MaskedTexts> {
+    pub fn new(
+        network: &dyn Network,
+        texts: &[Vec<u32>],
+        draws: &[MaskDraw],
+    ) -> Result<MaskedTexts> {
         let masks = masks(network);
         if texts.iter().any(|text| text.contains(&(masks.id as u32))) {
             return Err(holds_mask(masks.id as u32));

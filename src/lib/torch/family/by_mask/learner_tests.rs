@@ -182,7 +182,7 @@ fn a_text_that_holds_the_mask_is_refused() {
     let config = config("radd", json!({"mask_id": 7}));
     let weights = weights(&config, Kind::Float);
     let network = network(&config, &weights, Kind::Float);
-    let draw = Draw { time: 0.5, weight: 2.0, masked: vec![0] };
+    let draw = MaskDraw { time: 0.5, weight: 2.0, masked: vec![0] };
     let error = MaskedTexts::new(network.as_ref(), &[vec![3, 7, 2]], &[draw]);
     let error = error.err().unwrap().to_string();
     assert!(error.contains("id 7") && error.contains("mask_id"), "{error}");

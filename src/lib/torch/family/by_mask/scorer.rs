@@ -1,6 +1,6 @@
 //! Chains along orders, or bounds.
 
-use ao_core::process::{Draw, Level, Objective};
+use ao_core::process::{Level, MaskDraw, Objective};
 use ao_core::score::{Cost, Estimate, GivenMasks, Manner};
 use ao_core::{Error, Result};
 use serde_json::Value;
@@ -126,7 +126,7 @@ impl Scorer for MaskScorer {
                 chain_nll(&mut asker, &lines)
             }
             Some(bound) => {
-                let draw = |work: &Work| -> Result<Draw> {
+                let draw = |work: &Work| -> Result<MaskDraw> {
                     let length = work.tokens.len();
                     if let Some(masks) = &self.given {
                         let given = masks.of(work.row, length)?;
@@ -135,7 +135,7 @@ impl Scorer for MaskScorer {
                     let (fraction, mut stream) = self.strata.of(work.row);
                     Ok(bound.masking.draw_at(fraction, length, &mut stream))
                 };
-                let draws = works.iter().map(draw).collect::<Result<Vec<Draw>>>()?;
+                let draws = works.iter().map(draw).collect::<Result<Vec<MaskDraw>>>()?;
                 let texts: Vec<&[u32]> = works.iter().map(|w| w.tokens.as_slice()).collect();
                 let values = bound.values(&mut asker, &texts, &draws);
                 values.into_iter().map(|value| vec![value]).collect()

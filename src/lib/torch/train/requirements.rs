@@ -17,7 +17,7 @@ const KEPT_A_LAYER: u64 = 40;
 
 /// What a run will need: memory in bytes, work in operations.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Estimate {
+pub struct Requirements {
     parameters: u64,
     weights: u64,
     gradients: u64,
@@ -30,15 +30,15 @@ pub struct Estimate {
     flops_per_token: f64,
 }
 
-impl Estimate {
+impl Requirements {
     /// The estimate for a plan.
-    pub fn of(args: &TrainArgs, plan: &Plan) -> Estimate {
+    pub fn of(args: &TrainArgs, plan: &Plan) -> Requirements {
         let c = &plan.model;
         let parameters = c.parameter_count();
         let rows = args.size.batch_size.saturating_mul(c.block_size() as u64);
         let tokens_per_step = rows.saturating_mul(args.size.accumulate);
         let width = c.n_layer() as u64 * c.n_embd() as u64;
-        Estimate {
+        Requirements {
             parameters,
             weights: 4 * parameters,
             gradients: 4 * parameters,
