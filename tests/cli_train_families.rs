@@ -372,3 +372,40 @@ fn every_recipe_is_taken_with_its_preset() {
         assert_eq!(plan["tokens_per_step"], tokens_per_step, "{plan}");
     }
 }
+
+#[test]
+fn a_loss_a_sequence_has_t_times_the_gradient_and_is_clipped_so() {
+    // As SEDD and RADD clip: at 1 the norm of the gradient of the loss summed over a text.
+    let corpus = corpus();
+    for arch in ["radd", "sedd"] {
+        let run = |name: &str, flags: &str| {
+            let flags: Vec<&str> = "--steps 2 --batch-size 4 --warmup 0 --lr 1e-3"
+                .split(' ')
+                .chain(flags.split(' '))
+                .collect();
+            let name = format!("{arch}-{name}");
+            let (out, call) = corpus.call(&name, &model(arch), &flags);
+            succeed(&tool("ao-train"), &words(&call));
+            let steps = records(&out, "step");
+            let norms: Vec<f64> = steps.iter().map(|s| s["grad_norm"].as_f64().unwrap()).collect();
+            let loss = steps[1]["loss_nats"].as_f64().unwrap();
+            (norms, loss)
+        };
+        let (token, free) = run("token", "--loss-per token --grad-clip 0");
+        let (sequence, _) = run("sequence", "--loss-per sequence --grad-clip 0");
+        let ratio = sequence[0] / token[0];
+        assert!((ratio / T as f64 - 1.0).abs() < 1e-4, "{arch}: {ratio}");
+        // A clip of 1 on the sum is a clip of 1/T on the mean, which AdamW's ε tells from no clip.
+        let (_, summed) = run("summed", "--loss-per sequence --grad-clip 0.001 --eps 1e-3");
+        let mean = format!("--loss-per token --grad-clip {} --eps 1e-3", 0.001 / T as f64);
+        let (_, mean) = run("mean", &mean);
+        let epsilon =
+            format!("--loss-per token --grad-clip {} --eps {}", 0.001 / T as f64, 1e-3 / T as f64);
+        let (_, alike) = run("alike", &epsilon);
+        assert!((summed - alike).abs() < 1e-5, "{arch}: {summed} {alike}");
+        assert!(
+            (summed - mean).abs() > 1e-5 && (summed - free).abs() > 1e-5,
+            "{arch}: {summed} {mean} {free}"
+        );
+    }
+}
