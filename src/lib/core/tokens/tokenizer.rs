@@ -22,6 +22,9 @@ use crate::{Error, Result};
 /// Texts of end-of-document tokens, looked for in this order among the special tokens.
 const END_TOKENS: [&str; 5] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"];
 
+/// Most ids of a vocabulary. Tables of them are kept in memory, and one damaged id must not fill it.
+const MAX_VOCABULARY: usize = 1 << 24;
+
 /// A vocabulary with the rule that turns text into its ids.
 pub struct Tokenizer {
     name: String,
@@ -121,6 +124,12 @@ impl Tokenizer {
         let eos = eos.map(|t| (t.content.clone(), t.id));
         let name = name.into();
         let (json, allow_special) = (bytes, false);
+        if vocab_size > MAX_VOCABULARY {
+            return Err(bad(format!(
+                "has an id {}, and ids are below {MAX_VOCABULARY}; give its tokens ids that lie together",
+                vocab_size - 1
+            )));
+        }
         Ok(Tokenizer { name, engine, added, eos, vocab_size, json, allow_special, notes })
     }
 
@@ -471,5 +480,13 @@ mod tests {
         let lower =
             of_bytes(&all, |json| json["normalizer"] = serde_json::json!({"type": "Lowercase"}));
         assert!(lower.unwrap().lossy());
+    }
+
+    #[test]
+    fn an_id_far_beyond_the_others_is_refused() {
+        let json = r#"{"added_tokens":[],"model":{"type":"WordLevel","unk_token":"a",
+                       "vocab":{"a":0,"b":4000000000}}}"#;
+        let error = Tokenizer::from_json("t", json.into()).err().unwrap();
+        assert!(error.to_string().contains("has an id 4000000000"), "{error}");
     }
 }
