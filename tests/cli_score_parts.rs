@@ -300,6 +300,16 @@ fn sequences_are_added_until_the_whole_error_is_below_the_target() {
     }
 }
 
+/// What `ao-summary --table` says of files in `folder`.
+fn table(folder: &Path, files: &[&str]) -> std::process::Output {
+    std::process::Command::new(env!("CARGO_BIN_EXE_ao-summary"))
+        .current_dir(folder)
+        .arg("--table")
+        .args(files)
+        .output()
+        .unwrap()
+}
+
 #[test]
 fn scores_are_set_as_a_table_with_their_errors() {
     let dir = prepared();
@@ -308,14 +318,7 @@ fn scores_are_set_as_a_table_with_their_errors() {
     write(folder, "b.jsonl", &["--mc", "3"]);
     write(folder, "c.jsonl", &["--cloze", "spans:1x2"]);
     write(folder, "d.jsonl", &["--ensemble", "2", "--dtype", "bf16"]);
-    let table = |files: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_ao-summary"))
-            .current_dir(folder)
-            .arg("--table")
-            .args(files)
-            .output()
-            .unwrap()
-    };
+    let table = |files: &[&str]| table(folder, files);
     let out = table(&["a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8(out.stdout).unwrap();
@@ -415,14 +418,7 @@ fn rows_of_one_set_score_the_same_tokens_and_sets_are_told_apart() {
             assert!(score(folder, &all).status.success());
         }
     }
-    let table = |files: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_ao-summary"))
-            .current_dir(folder)
-            .arg("--table")
-            .args(files)
-            .output()
-            .unwrap()
-    };
+    let table = |files: &[&str]| table(folder, files);
     let out = table(&["wt2-all.jsonl", "ptb-all.jsonl", "wt2-all.jsonl"]);
     let text = String::from_utf8(out.stdout).unwrap();
     for set in ["| wt2/val [1] |", "| ptb/val [1] |"] {

@@ -85,11 +85,17 @@ fn by_step(
     (sum * scale(texts), gradients)
 }
 
-/// The papers' formulas over whole logits, sequence by sequence, and autograd through everything.
-fn by_autograd(case: &(ModelConfig, Objective), texts: &[Vec<u32>]) -> (f64, Weights) {
-    let weights = weights(&case.0, Kind::Double);
+/// The papers' formulas over whole logits, sequence by sequence, and autograd through everything;
+/// the network's products and the head's in `compute`.
+fn by_autograd(
+    case: &(ModelConfig, Objective),
+    compute: Kind,
+    texts: &[Vec<u32>],
+) -> (f64, Weights) {
+    let kind = if compute == Kind::Double { Kind::Double } else { Kind::Float };
+    let weights = weights(&case.0, kind);
     let gradients = weights.require_gradients(&[]);
-    let (network, loss) = plain_loss(case, &weights, texts);
+    let (network, loss) = plain_loss(case, &weights, compute, texts);
     loss.backward();
     network.base().add_token_gradients(&gradients);
     (loss.double_value(&[0]), gradients)
@@ -98,10 +104,11 @@ fn by_autograd(case: &(ModelConfig, Objective), texts: &[Vec<u32>]) -> (f64, Wei
 fn plain_loss(
     case: &(ModelConfig, Objective),
     weights: &Weights,
+    compute: Kind,
     texts: &[Vec<u32>],
 ) -> (Box<dyn Network>, Tensor) {
     let (kind, objective) = (Kind::Double, case.1);
-    let network = network(&case.0, weights, kind);
+    let network = network(&case.0, weights, compute);
     let (masking, masks) = masking(case);
     let (schedule, mask) = (masks.schedule, masks.id);
     let real: Vec<i64> = (0..V as i64).filter(|&y| y != mask as i64).collect();
@@ -120,7 +127,8 @@ fn plain_loss(
         let ids = Tensor::from_slice(&ids).unsqueeze(0);
         let hidden =
             forward_masked(network.as_ref(), ids, &[text.len()], &[sigma], 0.0).squeeze_dim(0);
-        let logits = hidden.matmul(&weights.get("output_layer.linear.weight").tr())
+        let head = weights.get("output_layer.linear.weight").to_kind(compute);
+        let logits = hidden.to_kind(compute).matmul(&head.tr()).to_kind(kind)
             + weights.get("output_layer.linear.bias");
         for &p in &draw.masked {
             let row = logits.get(i64::from(p)).index_select(0, &Tensor::from_slice(&real));
@@ -149,15 +157,19 @@ fn plain_loss(
 fn gradients_by_hand_from_masked_rows_alone_are_those_of_plain_autograd() {
     let texts = texts(8);
     for case in cases() {
-        let (plain_loss, plain) = by_autograd(&case, &texts);
-        for (compute, bound) in [(Kind::Double, 1e-9), (Kind::Float, 1e-4), (Kind::BFloat16, 8e-2)]
+        let (plain_loss, plain) = by_autograd(&case, Kind::Double, &texts);
+        // How far bf16 is from f64 depends on the model and the processor: no farther than plainly.
+        let (_, rounded) = by_autograd(&case, Kind::BFloat16, &texts);
+        let rounded = 1.3 * worst(&rounded, &plain).0;
+        for (compute, bound, most) in
+            [(Kind::Double, 1e-9, 1e-9), (Kind::Float, 1e-4, 1e-4), (Kind::BFloat16, 5e-2, rounded)]
         {
             let (loss, gradients) = by_step(&case, compute, &texts, 8);
             let name = format!("{} {:?}, {compute:?}", case.0.arch(), case.1);
             let difference = (loss / plain_loss - 1.0).abs();
             assert!(difference <= bound, "{name}: loss {loss}, plainly {plain_loss}");
             let (difference, tensor) = worst(&gradients, &plain);
-            assert!(difference <= bound, "{name}: {tensor} differs by {difference}");
+            assert!(difference <= most, "{name}: {tensor} differs by {difference}");
         }
     }
 }
@@ -200,7 +212,7 @@ fn the_token_tables_gradient_is_the_slope_of_the_loss() {
     let at = |step: f64| {
         let weights = weights(&case.0, Kind::Double);
         let _ = weights.get("vocab_embed.embedding").g_add_(&(&direction * step));
-        plain_loss(&case, &weights, &texts).1.double_value(&[0])
+        plain_loss(&case, &weights, Kind::Double, &texts).1.double_value(&[0])
     };
     let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
     let ours = (table * direction).sum(Kind::Double).double_value(&[]);
