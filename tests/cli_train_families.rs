@@ -6,9 +6,16 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ao_core::family::ModelConfig;
+use ao_core::format::checkpoint::CheckpointFile;
+use ao_core::process::masking::Place;
+use ao_core::process::{Masking, Objective};
 use ao_core::report::{HeldOut, unigram_baseline};
 use ao_core::rng::{Domain, Stream};
 use ao_core::tokens::{Dataset, OpenOptions};
+use ao_torch::device::Runtime;
+use ao_torch::network::{Weights, ddit, forward_masked};
+use ao_torch::tch::{Device, Kind, Tensor, no_grad};
 use common::train::{checkpoint_bytes, curve, refuse, run, shards, steps, succeed, text, tool};
 use serde_json::{Value, json};
 
@@ -408,4 +415,84 @@ fn a_loss_a_sequence_has_t_times_the_gradient_and_is_clipped_so() {
             "{arch}: {summed} {mean} {free}"
         );
     }
+}
+
+/// RADD's λ-DCE by its formula, the gradients by autograd, clipped at 1 summed over each text as in
+/// its published code, and AdamW's formula: losses and gradient norms of `steps` steps, and weights.
+fn plain_steps(seed: u64, steps: u64, batch: u64, lr: f64) -> (Vec<[f64; 2]>, Weights) {
+    let config = ModelConfig::from_json(&model("radd")).unwrap();
+    let masks = config.capabilities().masks.unwrap();
+    let masking = Masking::of(Objective::LambdaDce, &masks).unwrap();
+    let real: Vec<i64> = (0..V as i64).filter(|&y| y != masks.id as i64).collect();
+    let runtime = Runtime { device: Device::Cpu, compute: Kind::Double, threads: 1 };
+    let texts = texts(2, 1000);
+    let weights = Weights::init(&config, seed, Device::Cpu).to_kind(Kind::Double);
+    let mut at = weights.flat().copy();
+    let (mut first, mut second) = (at.zeros_like(), at.zeros_like());
+    let mut records = Vec::new();
+    for step in 0..steps {
+        let own = weights.like(false);
+        let _ = own.flat().shallow_clone().copy_(&at);
+        let gradients = own.require_gradients(&[]);
+        let network = ddit(&config, &own, &runtime);
+        let mut loss = Tensor::zeros([], (Kind::Double, Device::Cpu));
+        for index in step * batch..(step + 1) * batch {
+            let text = &texts[index as usize];
+            let place = Place { seed, index, first: step * batch, count: batch };
+            let draw = masking.training_draw(place, T);
+            let mut ids: Vec<i64> = text.iter().map(|&x| i64::from(x)).collect();
+            draw.masked.iter().for_each(|&p| ids[p as usize] = masks.id as i64);
+            let ids = Tensor::from_slice(&ids).unsqueeze(0);
+            let hidden = forward_masked(network.as_ref(), ids, &[T], &[0.0], 0.0).squeeze_dim(0);
+            let logits = hidden.matmul(&own.get("output_layer.linear.weight").tr())
+                + own.get("output_layer.linear.bias");
+            for &p in &draw.masked {
+                let row = logits.get(i64::from(p)).index_select(0, &Tensor::from_slice(&real));
+                let target = real.iter().position(|&y| y == i64::from(text[p as usize])).unwrap();
+                loss -= row.log_softmax(-1, Kind::Double).get(target as i64) / draw.time;
+            }
+        }
+        let loss = loss / batch as f64;
+        loss.backward();
+        network.base().add_token_gradients(&gradients);
+        let norm = gradients.flat().norm().double_value(&[]);
+        records.push([loss.double_value(&[]) / T as f64, norm]);
+        no_grad(|| {
+            let g = gradients.flat() * (1.0 / (norm + 1e-6)).min(1.0);
+            first = &first * 0.9 + &g * 0.1;
+            second = &second * 0.999 + &g * &g * 0.001;
+            let n = step as i32 + 1;
+            let corrected = (&second / (1.0 - 0.999f64.powi(n))).sqrt() + 1e-8;
+            at = &at - &first / corrected * (lr / (1.0 - 0.9f64.powi(n)));
+        });
+    }
+    let _ = weights.flat().shallow_clone().copy_(&at);
+    (records, weights)
+}
+
+#[test]
+fn radd_is_trained_as_plain_steps_with_the_same_masks_train_it() {
+    let corpus = corpus();
+    let flags = "--objective lambda-dce --loss-per sequence --grad-clip 1 --steps 6 --batch-size 4 \
+                 --accumulate 2 --lr 3e-3 --min-lr 3e-3 --warmup 0 --weight-decay 0 --beta1 0.9 \
+                 --beta2 0.999 --eps 1e-8 --seed 5 --no-shuffle";
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let (out, call) = corpus.call("plain", &model("radd"), &flags);
+    succeed(&tool("ao-train"), &words(&call));
+    let (plain, weights) = plain_steps(5, 6, 8, 3e-3);
+    let steps = records(&out, "step");
+    assert_eq!(steps.len(), plain.len());
+    assert!(plain.iter().all(|[_, norm]| *norm > 1.0), "every step is clipped: {plain:?}");
+    for (step, [loss, norm]) in steps.iter().zip(&plain) {
+        for (key, plain) in [("loss_nats", loss), ("grad_norm", norm)] {
+            let ours = step[key].as_f64().unwrap();
+            assert!((ours / plain - 1.0).abs() < 1e-4, "{key}: {ours}, plainly {plain}");
+        }
+    }
+    let path = out.join("checkpoints/step-00000006/model.st");
+    let file = CheckpointFile::open(&path).unwrap();
+    let config = ModelConfig::from_json(&model("radd")).unwrap();
+    let ours = Weights::read(&config, &file, &path).unwrap().to_kind(Kind::Double);
+    let difference = (ours.flat() - weights.flat()).abs().max().double_value(&[]);
+    assert!(difference < 1e-4, "weights differ by {difference}");
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 const EXAMPLE: &str = "\
 Example (after make pipelines/toy):
-  ao-train --model configs/ao-gpt-toy.json --shards runs/toy/shards/train --steps 20 --out runs/a";
+  ao-train --model configs/ao-gpt-toy.json --shards runs/toy/shards/train --steps 20 --warmup 2 --out runs/a";
 
 /// Train a model from token shards and generation orders
 #[derive(Parser, Serialize)]
