@@ -432,7 +432,7 @@ fn plain_steps(seed: u64, steps: u64, batch: u64, lr: f64) -> (Vec<[f64; 2]>, We
     let mut records = Vec::new();
     for step in 0..steps {
         let own = weights.like(false);
-        let _ = own.flat().shallow_clone().copy_(&at);
+        own.flat().shallow_clone().copy_(&at);
         let gradients = own.require_gradients(&[]);
         let network = ddit(&config, &own, &runtime);
         let mut loss = Tensor::zeros([], (Kind::Double, Device::Cpu));
@@ -466,7 +466,7 @@ fn plain_steps(seed: u64, steps: u64, batch: u64, lr: f64) -> (Vec<[f64; 2]>, We
             at = &at - &first / corrected * (lr / (1.0 - 0.9f64.powi(n)));
         });
     }
-    let _ = weights.flat().shallow_clone().copy_(&at);
+    weights.flat().shallow_clone().copy_(&at);
     (records, weights)
 }
 
