@@ -225,3 +225,21 @@ fn a_model_beyond_the_memory_is_refused_in_one_line() {
     assert!(stderr.starts_with("ao-train: --model: weights, "), "{stderr}");
     assert!(stderr.contains("smaller model") && !out.exists(), "{stderr}");
 }
+
+#[test]
+fn a_batch_beyond_the_memory_and_weights_beyond_all_floats_are_refused_before_harm() {
+    let trace = trace();
+    let (init, out) = (initial_weights(&trace.dir), trace.dir.join("run"));
+    let args = flags(&trace, text(&init), text(&out));
+    let large = ["--batch-size", "1000000000", "--orders", "uniform"];
+    refuse(&[&args[..], &large].concat(), "--batch-size 1000000000: a step takes about");
+    assert!(!out.exists());
+    // One step so long that weights are no longer finite: they are not saved.
+    let rate = ["--steps", "1", "--decay-steps", "1", "--warmup", "0"];
+    let lr = ["--lr", "3e38", "--min-lr", "3e38"];
+    let result = run(&tool("ao-train"), &[&args[..], &rate, &lr].concat());
+    let stderr = String::from_utf8_lossy(&result.stderr);
+    assert_eq!(result.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("not finite, so the step is not saved"), "{stderr}");
+    assert!(!out.join("latest").exists() && steps(&out).len() == 1);
+}

@@ -449,3 +449,28 @@ fn what_a_run_has_for_good_is_refused_beside_resume_and_its_record_stays_true() 
     assert_eq!(config["init"], text(&init));
     assert_eq!((&config["steps"], &config["quiet"]), (&2.into(), &false.into()));
 }
+
+#[test]
+fn without_latest_the_newest_whole_checkpoint_is_gone_on_from() {
+    let trace = trace();
+    let model = model_with_dropout(&trace.dir);
+    let (whole, broken) = (trace.dir.join("whole"), trace.dir.join("broken"));
+    succeed(&tool("ao-train"), &stateful(&trace, text(&model), text(&whole)));
+    let args = stateful(&trace, text(&model), text(&broken));
+    let more = ["--steps", "4", "--save-every", "2"];
+    succeed(&tool("ao-train"), &[&args[..], &more].concat());
+    let latest = broken.join("latest");
+    std::fs::remove_file(&latest).unwrap();
+    for (steps, newest) in [("6", 4), ("8", 6)] {
+        let resume = ["--resume", text(&broken), "--steps", steps, "--quiet"];
+        let out = Command::new(tool("ao-train")).args(resume).output().unwrap();
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{stderr}");
+        assert!(stderr.contains(&format!("taking the newest, step {newest}")), "{stderr}");
+        if steps == "6" {
+            std::fs::write(&latest, "").unwrap();
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&latest).unwrap(), "step-00000008\n");
+    assert_eq!(checkpoint_bytes(&broken), checkpoint_bytes(&whole));
+}
