@@ -201,3 +201,18 @@ put("scores/scores.jsonl", "".join(dump(r) + "\n" for r in [
 put("templates/templates.jsonl", "".join(dump(r) + "\n" for r in [
     {"text": "The ___ sat"}, {"text": ["She worked ", {"gap": 2}, " the"]}, {"text": 'a{"gap":3}b ______ c'},
     {"tokens": [464, None, {"gap": 2}, 3332], "given": [3, 0]}]))
+put("samples/samples.jsonl", "".join(dump(r) + "\n" for r in [
+    {"type": "run", "tool": "ao-sample", "version": "0.1.0", "argv": [], "config": {}, "inputs": []},
+    {"type": "sample", "id": 0, "tokens": [464, 3290, 50256, 3332], "text": "The dog<|endoftext|> sat", "order": [0, 1, 2, 3]},
+    {"id": "x", "text": "She worked with her sleeves rolled up"}, {"tokens": []},
+    {"type": "summary", "complete": False, "samples": 3}]))
+put("masks/masks.jsonl", "".join(dump(r) + "\n" for r in [
+    {"masked": [3, 0], "level": 0.4}, {"masked": [], "level": 1.0}, {"masked": [1, 2, 4], "level": 0.75}]))
+put("orderings/orderings.jsonl", "".join(dump(r) + "\n" for r in [
+    [[[], []], [[1], [1]], [[0, 1], [1, 0]]], [[[], []], [[1], [1]], [[1, 0], [1, 0]]]]))
+sizes = {"block_size": 16, "vocab_size": 32, "n_layer": 2, "n_head": 2, "n_embd": 32}
+for arch, more in {
+        "ao-gpt": {"cond_dim": 16, "dropout": 0.1, "bias": True, "position_encoding": "adaln"}, "gpt2": {"activation": "gelu"},
+        "sigma-gpt": {}, "sigma-official": {}, "radd": {"mask_id": 3}, "mdlm": {"cond_dim": 16, "noise_eps": 1e-3},
+        "sedd": {"cond_dim": 16, "scale_by_sigma": True}}.items():
+    put(f"config/{arch}.json", dump({"arch": arch, **sizes, **more}))

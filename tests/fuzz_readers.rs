@@ -52,6 +52,10 @@ readers! {
     torch: "model.pt", 64 MiB, NUMBERS, checkpoint;
     scores: "scores.jsonl", 16 MiB, JSON, |p| drop(ao_core::score::ScoreFile::read(p));
     templates: "templates.jsonl", 128 MiB, JSON, super::templates;
+    samples: "samples.jsonl", 16 MiB, JSON, super::samples;
+    masks: "masks.jsonl", 16 MiB, JSON, super::masks;
+    orderings: "orderings.jsonl", 16 MiB, JSON, super::orderings;
+    config: "model.json", 16 MiB, JSON, super::config;
 }
 
 struct Nobody;
@@ -197,4 +201,41 @@ fn templates(path: &Path) {
     let tokenizer = gpt2();
     let limits = Limits { block_size: 64, vocab_used: 50_257, tokenizer: Some(&tokenizer) };
     let _ = Template::read_all(path, limits);
+}
+
+fn samples(path: &Path) {
+    use ao_core::score::{Judge, Protocol, Samples};
+    let tokenizer = gpt2();
+    for protocol in [Protocol::Sedd, Protocol::Mdlm] {
+        let (tokenizer, vocab_used) = (Some(&*tokenizer), 50_257);
+        let judge = Judge { protocol, tokenizer, vocab_used, context: 8, given: 1 };
+        let Ok(mut samples) = Samples::open(path, judge) else { continue };
+        while let Ok(Some(sample)) = samples.next_sample() {
+            samples.judge.chunks(&sample.tokens.unwrap_or_default());
+        }
+    }
+}
+
+fn masks(path: &Path) {
+    for levels in [false, true] {
+        let Ok(masks) = ao_core::score::GivenMasks::open(path, levels) else { continue };
+        for row in 0..4 {
+            let _ = masks.of(row, 5);
+        }
+    }
+}
+
+fn orderings(path: &Path) {
+    let Ok(mut given) = ao_core::score::GivenOrderings::open(path, 2) else { return };
+    for index in 0..3 {
+        let _ = given.read(index, &[1, 0, 2]);
+    }
+}
+
+fn config(path: &Path) {
+    use ao_core::family::ModelConfig;
+    let Ok(config) = ModelConfig::load(path) else { return };
+    config.parameter_count();
+    config.flops_per_token();
+    ModelConfig::from_json(&config.to_json()).expect("what was written is read");
 }
